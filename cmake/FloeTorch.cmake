@@ -1,0 +1,47 @@
+# LibTorch as a hand-made target: find_package(Torch) demands a CUDA toolkit for the PyPI wheel,
+# this does not. FLOE_TORCH names the torch folder (the one with include/ and lib/).
+set(FLOE_TORCH "" CACHE PATH "Folder of torch 2.11.0: the one that holds include/ and lib/")
+if(NOT EXISTS ${FLOE_TORCH}/include/ATen/core/Tensor.h)
+  message(FATAL_ERROR "FLOE_TORCH='${FLOE_TORCH}' is no LibTorch folder. Use './run build', or pass -DFLOE_TORCH=DIR with DIR/include and DIR/lib.")
+endif()
+
+add_library(floe_torch INTERFACE)
+target_include_directories(floe_torch SYSTEM INTERFACE
+  ${FLOE_TORCH}/include ${FLOE_TORCH}/include/torch/csrc/api/include)
+# Without NDEBUG some torch headers change the layout of their classes and break at run time.
+target_compile_definitions(floe_torch INTERFACE NDEBUG)
+target_link_directories(floe_torch INTERFACE ${FLOE_TORCH}/lib)
+target_link_options(floe_torch INTERFACE -Wl,-rpath,${FLOE_TORCH}/lib)
+target_link_libraries(floe_torch INTERFACE torch_cpu c10)
+if(FLOE_CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  file(GLOB nccl_include ${FLOE_TORCH}/../nvidia/nccl/include ${FLOE_TORCH}/../nvidia/*/include/nccl.h)
+  list(GET nccl_include 0 nccl_include)
+  if(nccl_include MATCHES "nccl.h$")
+    get_filename_component(nccl_include ${nccl_include} DIRECTORY)
+  endif()
+  target_include_directories(floe_torch SYSTEM INTERFACE ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})
+  target_compile_definitions(floe_torch INTERFACE FLOE_CUDA=1 USE_C10D_NCCL)
+  # libtorch_cuda registers its kernels when it is loaded; nothing refers to it by symbol.
+  target_link_libraries(floe_torch INTERFACE -Wl,--no-as-needed torch_cuda c10_cuda -Wl,--as-needed CUDA::cudart)
+endif()
+
+# One precompiled header serves every torch target: the first target builds it, the others reuse it.
+function(floe_use_torch_pch target)
+  if(NOT TARGET floe_pch)
+    file(WRITE ${CMAKE_BINARY_DIR}/floe_pch.cc "")
+    add_library(floe_pch STATIC ${CMAKE_BINARY_DIR}/floe_pch.cc)
+    target_link_libraries(floe_pch PUBLIC floe_torch)
+    target_include_directories(floe_pch PUBLIC ${CMAKE_SOURCE_DIR}/src)
+    target_compile_options(floe_pch PRIVATE ${FLOE_WARNINGS})
+    target_precompile_headers(floe_pch PRIVATE ${CMAKE_SOURCE_DIR}/cmake/torch_pch.h)
+    if(CCACHE_PROGRAM)
+      target_compile_options(floe_pch PRIVATE -fpch-preprocess)
+    endif()
+  endif()
+  target_compile_options(${target} PRIVATE ${FLOE_WARNINGS})
+  if(CCACHE_PROGRAM)
+    target_compile_options(${target} PRIVATE -fpch-preprocess)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM floe_pch)
+endfunction()

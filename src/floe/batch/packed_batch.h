@@ -1,0 +1,43 @@
+// The one form in which data reaches a model: sequences laid one after the other, without padding.
+//
+// Sequence s has the tokens [sequence_offsets[s], sequence_offsets[s + 1]) and the images
+// [image_offsets[s], image_offsets[s + 1]), in the order in which its text refers to them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace floe {
+
+// Marks a token that is not predicted.
+constexpr std::int64_t kNoLabel = -100;
+
+struct PackedBatch {
+  at::Tensor ids;                        // [N] int64
+  at::Tensor sequence_offsets;           // [S+1] int64, from 0 to N, never falling
+  at::Tensor positions;                  // [N] int64, of each token in its sequence
+  at::Tensor labels;                     // [N] int64, kNoLabel = none
+  at::Tensor source;                     // [S] int64, which data set a sequence is from
+  at::Tensor images;                     // [M, 3, H, W] floating point
+  at::Tensor image_offsets;              // [S+1] int64, from 0 to M, never falling
+  std::vector<std::string> sample_keys;  // one per sequence, for messages and resume
+
+  std::int64_t num_tokens() const;     // N
+  std::int64_t num_sequences() const;  // S
+  std::int64_t num_images() const;     // M
+  // Tokens that have a label. Waits for the device when the labels are on one.
+  std::int64_t num_labels() const;
+
+  // Throws DataError that names the field that does not fit. Looks at values, so it waits for the
+  // device: call it where batches are made, on the CPU.
+  void validate() const;
+
+  // A copy with every tensor on that device; tensors that are there already are shared. With
+  // non_blocking, copies from pinned memory may still be under way when it returns.
+  PackedBatch to(const at::Device& device, bool non_blocking = false) const;
+};
+
+}  // namespace floe

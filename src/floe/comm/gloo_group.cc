@@ -1,0 +1,288 @@
+#include "floe/comm/gloo_group.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "floe/comm/ordered_sum.h"
+#include "floe/comm/worker.h"
+#include "floe/core/bytes.h"
+#include "floe/core/error.h"
+
+namespace floe::comm {
+namespace {
+
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
+
+constexpr std::int64_t kChunkBytes = kMiB;
+// Below this an all-reduce sends everything to everybody: one trip instead of two.
+constexpr std::int64_t kSmallBytes = 32 * kKiB;
+
+struct Slice {
+  std::int64_t offset = 0, numel = 0;
+};
+
+class GlooGroup final : public Group {
+ public:
+  GlooGroup(std::string name, int rank, int size,
+            c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::chrono::milliseconds timeout)
+      : Group(std::move(name), rank, size), gloo_(std::move(gloo)), timeout_(timeout) {}
+
+ protected:
+  Work do_all_gather(at::Tensor output, at::Tensor input, const std::string& label) override {
+    if (!output.is_cpu()) {
+      return wrap("all-gather", label, gloo_->_allgather_base(output, input));
+    }
+    const std::int64_t numel = input.numel();
+    const at::Tensor flat = output.view({-1});
+    const at::Tensor own = flat.narrow(0, rank() * numel, numel);
+    if (own.const_data_ptr() != input.const_data_ptr() && numel > 0)
+      std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
+    const int tag = take_tags(1);
+    std::vector<C10dWork> parts;
+    guarded("all-gather", label, [&] {
+      for (int step = 1; step < size(); ++step) {
+        const int from = (rank() + size() - step) % size();
+        parts.push_back(receive(flat.narrow(0, from * numel, numel), from, tag));
+      }
+      for (int step = 1; step < size(); ++step)
+        parts.push_back(send(own, (rank() + step) % size(), tag));
+    });
+    return Work([this, label, parts = std::move(parts)] {
+      guarded("all-gather", label, [&] {
+        for (const auto& part : parts) part->wait(timeout_);
+      });
+    });
+  }
+
+  Work do_reduce_scatter(at::Tensor output, at::Tensor input, Reduce reduce,
+                         const std::string& label) override {
+    if (!output.is_cpu()) {
+      c10d::ReduceScatterOptions options;
+      options.reduceOp = c10d::ReduceOp::SUM;
+      auto inner = gloo_->_reduce_scatter_base(output, input, options);
+      return then_divide("reduce-scatter", label, std::move(inner), output, reduce);
+    }
+    const std::int64_t numel = output.numel();
+    std::vector<Slice> slices(static_cast<std::size_t>(size()));
+    for (int p = 0; p < size(); ++p) slices[static_cast<std::size_t>(p)] = {p * numel, numel};
+    const int tag = take_tags(num_chunks(numel, input));
+    return on_worker("reduce-scatter", label, [this, output, input, reduce, slices, tag] {
+      sum_slices(input.view({-1}), slices, output.view({-1}), divisor(reduce), tag);
+    });
+  }
+
+  Work do_all_reduce(at::Tensor tensor, Reduce reduce, const std::string& label) override {
+    if (!tensor.is_cpu()) {
+      c10d::AllreduceOptions options;
+      options.reduceOp = c10d::ReduceOp::SUM;
+      std::vector<at::Tensor> tensors{tensor};
+      auto inner = gloo_->allreduce(tensors, options);
+      return then_divide("all-reduce", label, std::move(inner), tensor, reduce);
+    }
+    const at::Tensor flat = tensor.view({-1});
+    if (static_cast<std::int64_t>(tensor.nbytes()) <= kSmallBytes) {
+      const int tag = take_tags(1);
+      return on_worker("all-reduce", label, [this, flat, reduce, tag] {
+        sum_everything(flat, divisor(reduce), tag);
+      });
+    }
+    const std::int64_t share = ceil_div(flat.numel(), size());
+    std::vector<Slice> slices;
+    for (int p = 0; p < size(); ++p) {
+      const std::int64_t begin = std::min(p * share, flat.numel());
+      slices.push_back({begin, std::min(begin + share, flat.numel()) - begin});
+    }
+    const int tag = take_tags(num_chunks(share, flat) + 1);
+    return on_worker("all-reduce", label, [this, flat, reduce, slices, share, tag] {
+      const Slice own = slices[static_cast<std::size_t>(rank())];
+      sum_slices(flat, slices, flat.narrow(0, own.offset, own.numel), divisor(reduce), tag);
+      exchange_slices(flat, slices, tag + num_chunks(share, flat));
+    });
+  }
+
+  Work do_broadcast(at::Tensor tensor, int root, const std::string& label) override {
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> tensors{tensor};
+    std::lock_guard lock(issue_);
+    return wrap("broadcast", label, gloo_->broadcast(tensors, options));
+  }
+
+ private:
+  // Runs f and gives what it throws a place and a cause.
+  template <class F>
+  void guarded(const char* kind, const std::string& label, F&& f) const {
+    try {
+      f();
+    } catch (const std::exception& e) {
+      std::string cause = e.what();
+      cause = cause.substr(0, cause.find("\nException raised from"));
+      throw CommError(str(describe(kind, label), " failed: ", cause));
+    }
+  }
+
+  Work wrap(const char* kind, const std::string& label, C10dWork inner) {
+    return Work([this, kind, label, inner] {
+      guarded(kind, label, [&] { inner->wait(timeout_); });
+    });
+  }
+
+  Work then_divide(const char* kind, const std::string& label, C10dWork inner, at::Tensor output,
+                   Reduce reduce) {
+    return Work([this, kind, label, inner, output, reduce] {
+      guarded(kind, label, [&] { inner->wait(timeout_); });
+      if (reduce == Reduce::average) output.div_(size());
+    });
+  }
+
+  Work on_worker(const char* kind, const std::string& label, std::function<void()> job) {
+    auto done = std::make_shared<std::future<void>>(worker_.post(std::move(job)));
+    return Work([this, kind, label, done] { guarded(kind, label, [&] { done->get(); }); });
+  }
+
+  int divisor(Reduce reduce) const { return reduce == Reduce::average ? size() : 1; }
+
+  static std::int64_t chunk_numel(const at::Tensor& tensor) {
+    return kChunkBytes / static_cast<std::int64_t>(tensor.element_size());
+  }
+  static int num_chunks(std::int64_t numel, const at::Tensor& tensor) {
+    return static_cast<int>(std::max<std::int64_t>(1, ceil_div(numel, chunk_numel(tensor))));
+  }
+
+  // Tags match sends with receives; every rank takes them in the same order.
+  int take_tags(int count) {
+    const std::uint32_t first = next_tag_.fetch_add(static_cast<std::uint32_t>(count));
+    return static_cast<int>(first & 0x3fffffffU);
+  }
+
+  C10dWork send(const at::Tensor& tensor, int to, int tag) {
+    std::vector<at::Tensor> tensors{tensor};
+    std::lock_guard lock(issue_);
+    return gloo_->send(tensors, to, tag);
+  }
+  C10dWork receive(const at::Tensor& tensor, int from, int tag) {
+    std::vector<at::Tensor> tensors{tensor};
+    std::lock_guard lock(issue_);
+    return gloo_->recv(tensors, from, tag);
+  }
+
+  // `output` becomes the sum over ranks of slice `rank()` of `input`. See Note [Ordered sums].
+  void sum_slices(const at::Tensor& input, const std::vector<Slice>& slices, at::Tensor output,
+                  int divide, int tag) {
+    const std::int64_t chunk = chunk_numel(input);
+    std::vector<C10dWork> sends;
+    for (int step = 1; step < size(); ++step) {
+      const int to = (rank() + step) % size();
+      const Slice slice = slices[static_cast<std::size_t>(to)];
+      for (std::int64_t at = 0, c = 0; at < slice.numel; at += chunk, ++c)
+        sends.push_back(send(input.narrow(0, slice.offset + at, std::min(chunk, slice.numel - at)),
+                             to, tag + static_cast<int>(c)));
+    }
+
+    const Slice own = slices[static_cast<std::size_t>(rank())];
+    const std::int64_t window_numel = std::min(chunk, std::max<std::int64_t>(own.numel, 1));
+    at::Tensor windows = at::empty({2, size(), window_numel}, input.options());
+    std::array<std::vector<C10dWork>, 2> arriving;
+    auto post = [&](std::int64_t c) {
+      const std::int64_t numel = std::min(chunk, own.numel - c * chunk);
+      auto& works = arriving[static_cast<std::size_t>(c % 2)];
+      works.assign(static_cast<std::size_t>(size()), {});
+      for (int step = 1; step < size(); ++step) {
+        const int from = (rank() + size() - step) % size();
+        works[static_cast<std::size_t>(from)] =
+            receive(windows[c % 2][from].narrow(0, 0, numel), from, tag + static_cast<int>(c));
+      }
+    };
+    const std::int64_t chunks = ceil_div(own.numel, chunk);
+    OrderedSum sum(input.scalar_type(), window_numel);
+    if (chunks > 0) post(0);
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      if (c + 1 < chunks) post(c + 1);
+      const std::int64_t numel = std::min(chunk, own.numel - c * chunk);
+      sum.begin(numel);
+      for (int from = 0; from < size(); ++from) {
+        if (from == rank()) {
+          sum.add(input.narrow(0, own.offset + c * chunk, numel).const_data_ptr());
+        } else {
+          arriving[static_cast<std::size_t>(c % 2)][static_cast<std::size_t>(from)]->wait(timeout_);
+          sum.add(windows[c % 2][from].const_data_ptr());
+        }
+      }
+      sum.finish(output.narrow(0, c * chunk, numel).mutable_data_ptr(), divide);
+    }
+    for (const auto& work : sends) work->wait(timeout_);
+  }
+
+  // Every rank's slice of `flat` reaches all others, in place.
+  void exchange_slices(const at::Tensor& flat, const std::vector<Slice>& slices, int tag) {
+    std::vector<C10dWork> works;
+    for (int p = 0; p < size(); ++p) {
+      const Slice slice = slices[static_cast<std::size_t>(p)];
+      if (p != rank() && slice.numel > 0)
+        works.push_back(receive(flat.narrow(0, slice.offset, slice.numel), p, tag));
+    }
+    const Slice own = slices[static_cast<std::size_t>(rank())];
+    for (int step = 1; step < size() && own.numel > 0; ++step)
+      works.push_back(
+          send(flat.narrow(0, own.offset, own.numel), (rank() + step) % size(), tag));
+    for (const auto& work : works) work->wait(timeout_);
+  }
+
+  void sum_everything(at::Tensor flat, int divide, int tag) {
+    if (flat.numel() == 0) return;
+    at::Tensor others = at::empty({size(), flat.numel()}, flat.options());
+    std::vector<C10dWork> works;
+    for (int p = 0; p < size(); ++p)
+      if (p != rank()) works.push_back(receive(others[p], p, tag));
+    for (int p = 0; p < size(); ++p)
+      if (p != rank()) works.push_back(send(flat, p, tag));
+    for (const auto& work : works) work->wait(timeout_);
+    OrderedSum sum(flat.scalar_type(), flat.numel());
+    sum.begin(flat.numel());
+    for (int p = 0; p < size(); ++p)
+      sum.add(p == rank() ? flat.const_data_ptr() : others[p].const_data_ptr());
+    sum.finish(flat.mutable_data_ptr(), divide);
+  }
+
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::chrono::milliseconds timeout_;
+  std::mutex issue_;  // Gloo's group is called from the caller's thread and from the worker
+  std::atomic<std::uint32_t> next_tag_{0};
+  Worker worker_;  // last member: its thread ends before what it uses
+};
+
+bool is_loopback(const std::string& host) {
+  return host.empty() || host == "localhost" || host.rfind("127.", 0) == 0 || host == "::1";
+}
+
+}  // namespace
+
+GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                         int size, std::chrono::milliseconds timeout,
+                         const std::string& interface_hint) {
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interface && *interface)
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+  else if (is_loopback(interface_hint))
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  else
+    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+  options->threads = 2;
+  try {
+    auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    return std::make_shared<GlooGroup>(std::move(name), rank, size, std::move(gloo), timeout);
+  } catch (const std::exception& e) {
+    throw CommError(str("rank ", rank, " of ", size, " could not join the Gloo group '", name,
+                        "': ", e.what()));
+  }
+}
+
+}  // namespace floe::comm

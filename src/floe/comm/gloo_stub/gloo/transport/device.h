@@ -1,0 +1,4 @@
+#pragma once
+namespace gloo::transport {
+class Device;
+}

@@ -1,0 +1,72 @@
+#include "floe/comm/group.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
+#include "floe/core/error.h"
+
+namespace floe::comm {
+
+Work::Work(std::function<void()> wait)
+    : state_(std::make_shared<std::function<void()>>(std::move(wait))) {}
+
+void Work::wait() {
+  if (!state_) return;
+  if (auto finish = std::exchange(*state_, nullptr)) finish();
+  state_.reset();
+}
+
+std::string Group::describe(const char* kind, const std::string& label) const {
+  return str(kind, " '", label, "' on rank ", rank_, " of ", size_, " (group ", name_, ")");
+}
+
+Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
+                       const std::string& label) {
+  require<CommError>(output.is_contiguous() && input.is_contiguous() &&
+                         output.numel() == input.numel() * size_ &&
+                         output.scalar_type() == input.scalar_type(),
+                     describe("all-gather", label), " needs a contiguous output of ", size_,
+                     " times the input's ", input.numel(), " elements and of its dtype, got ",
+                     output.numel(), " elements");
+  traffic_.all_gathers += 1;
+  traffic_.all_gather_bytes += static_cast<std::int64_t>(output.nbytes());
+  return do_all_gather(output, input, label);
+}
+
+Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Reduce reduce,
+                           const std::string& label) {
+  require<CommError>(output.is_contiguous() && input.is_contiguous() &&
+                         input.numel() == output.numel() * size_ &&
+                         output.scalar_type() == input.scalar_type(),
+                     describe("reduce-scatter", label), " needs a contiguous input of ", size_,
+                     " times the output's ", output.numel(), " elements and of its dtype, got ",
+                     input.numel(), " elements");
+  traffic_.reduce_scatters += 1;
+  traffic_.reduce_scatter_bytes += static_cast<std::int64_t>(input.nbytes());
+  return do_reduce_scatter(output, input, reduce, label);
+}
+
+Work Group::all_reduce(const at::Tensor& tensor, Reduce reduce, const std::string& label) {
+  require<CommError>(tensor.is_contiguous(), describe("all-reduce", label),
+                     " needs a contiguous tensor");
+  traffic_.all_reduces += 1;
+  traffic_.all_reduce_bytes += static_cast<std::int64_t>(tensor.nbytes());
+  return do_all_reduce(tensor, reduce, label);
+}
+
+Work Group::broadcast(const at::Tensor& tensor, int root, const std::string& label) {
+  require<CommError>(tensor.is_contiguous() && root >= 0 && root < size_,
+                     describe("broadcast", label), " needs a contiguous tensor and a root below ",
+                     size_, ", got root ", root);
+  traffic_.broadcasts += 1;
+  traffic_.broadcast_bytes += static_cast<std::int64_t>(tensor.nbytes());
+  return do_broadcast(tensor, root, label);
+}
+
+void Group::barrier(const std::string& label) {
+  const at::Tensor token = at::zeros({1});
+  do_all_reduce(token, Reduce::sum, label).wait();
+}
+
+}  // namespace floe::comm

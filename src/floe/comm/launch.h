@@ -1,0 +1,59 @@
+// Starts N ranks of a program on this machine and stays until all of them have ended; what
+// `floe launch` does. Needs no torch.
+//
+// Note [Ends of ranks]
+// When a rank fails, its peers normally fail by themselves at once, because a collective lost its
+// partner. Those that do not get SIGTERM after a grace period and SIGKILL some seconds later. The
+// rank that failed first is the cause and is the one that is reported. No process outlives the
+// launcher: each rank leads a process group, what is left of the group is killed when the rank
+// ends, and the kernel kills the rank when the launcher dies.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace floe::comm {
+
+struct LaunchOptions {
+  std::vector<std::string> command;  // the program, looked up in PATH, and its arguments
+  int num_ranks = 1;
+  std::chrono::milliseconds grace{30'000};      // from the first failure to SIGTERM
+  std::chrono::milliseconds kill_after{5'000};  // from SIGTERM to SIGKILL
+  bool prefix = true;                           // "[rank] " in front of each line of output
+  std::vector<std::pair<std::string, std::string>> environment;  // for every rank; wins
+};
+
+// How one rank ended.
+struct RankEnd {
+  int exit_code = 0;
+  int signal = 0;  // the signal that ended it, or 0
+
+  bool failed() const { return exit_code != 0 || signal != 0; }
+  // As a shell reports it: the exit code, or 128 + signal.
+  int status() const { return signal ? 128 + signal : exit_code; }
+};
+
+struct LaunchResult {
+  std::vector<RankEnd> ranks;
+  std::optional<int> first_failure;      // the rank that failed first
+  std::vector<std::string> last_stderr;  // its last lines
+
+  int exit_code() const { return first_failure ? ranks[*first_failure].status() : 0; }
+};
+
+// Blocks until every rank has ended. Output of the ranks goes to this process's stdout and stderr,
+// line by line; their stdin is empty. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a
+// second SIGINT or SIGTERM ends ranks that do not react. Call it from the main thread, while no
+// other thread runs. Throws ConfigError if the program cannot be started.
+LaunchResult launch(const LaunchOptions& options);
+
+// The first failure in one sentence; empty when all is well.
+std::string describe_failure(const LaunchResult& result);
+
+// "SIGKILL", or "signal 40" for one that has no name.
+std::string signal_name(int signal);
+
+}  // namespace floe::comm

@@ -1,0 +1,34 @@
+// One thread that runs jobs in the order they were given: the CPU's communication stream.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <thread>
+
+namespace floe::comm {
+
+class Worker {
+ public:
+  Worker();
+  // Runs what is queued, then ends the thread.
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // The future carries what the job threw.
+  std::future<void> post(std::function<void()> job);
+
+ private:
+  void loop();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::packaged_task<void()>> jobs_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace floe::comm

@@ -1,0 +1,188 @@
+#include "floe/comm/world.h"
+
+#include <ATen/Context.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "floe/comm/fake_group.h"
+#include "floe/comm/gloo_group.h"
+#include "floe/comm/nccl_group.h"
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+
+namespace floe::comm {
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+constexpr const char* kFailureKey = "failure";
+
+StorePtr meet(const Rendezvous& r, std::chrono::milliseconds timeout) {
+  if (r.world_size == 1 && r.host.empty()) return c10::make_intrusive<c10d::HashStore>();
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(r.port);
+  options.isServer = r.rank == 0 && !r.store_is_external;
+  options.timeout = timeout;
+  options.waitWorkers = false;
+  options.multiTenant = true;
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>(r.host, options);
+    return c10::make_intrusive<c10d::PrefixStore>("floe", store);
+  } catch (const std::exception& e) {
+    throw CommError(str("rank ", r.rank, " of ", r.world_size, " could not reach the store at ",
+                        r.host, ":", r.port, " within ", timeout.count() / 1000,
+                        " s; check that rank 0 runs and that the port is free and reachable (",
+                        std::string(e.what()).substr(0, std::string(e.what()).find('\n')), ")"));
+  }
+}
+
+}  // namespace
+
+struct World::State {
+  Rendezvous place;
+  Backend backend = Backend::gloo;
+  c10::Device device = c10::kCPU;
+  std::chrono::milliseconds timeout{600'000};
+  StorePtr store;
+  GroupPtr group;
+  std::map<int, Mesh> meshes;
+
+  // Collective among the members: a group of `size` ranks in which this one has `rank`.
+  GroupPtr make_group(const std::string& name, int rank, int size) {
+    if (backend == Backend::fake) return make_fake_group(name, rank, size);
+    if (size == 1) return make_fake_group(name, 0, 1);  // alone: nothing to exchange
+    auto board = c10::make_intrusive<c10d::PrefixStore>("group/" + name, store);
+    if (backend == Backend::nccl) return make_nccl_group(name, board, rank, size, timeout, device);
+    return make_gloo_group(name, board, rank, size, timeout, place.host);
+  }
+};
+
+Backend backend_from_name(const std::string& name) {
+  static const std::map<std::string, Backend> kNames{{"auto", Backend::automatic},
+                                                     {"gloo", Backend::gloo},
+                                                     {"nccl", Backend::nccl},
+                                                     {"mpi", Backend::mpi},
+                                                     {"fake", Backend::fake}};
+  const auto found = kNames.find(name);
+  require<ConfigError>(found != kNames.end(), "dist.backend '", name,
+                       "' is not one of auto, gloo, nccl, mpi, fake");
+  return found->second;
+}
+
+World::World(std::unique_ptr<State> state) : state_(std::move(state)) {}
+World::~World() = default;
+
+std::shared_ptr<World> World::join(const WorldOptions& options) {
+  auto state = std::make_unique<State>();
+  state->place = options.rendezvous;
+  state->timeout = options.timeout;
+  const bool gpu = has_nccl() && at::globalContext().hasCUDA();
+  state->backend = options.backend;
+  if (state->backend == Backend::automatic) {
+    const bool wants_cpu = options.device && options.device->is_cpu();
+    state->backend = gpu && !wants_cpu ? Backend::nccl : Backend::gloo;
+  }
+  require<ConfigError>(state->backend != Backend::mpi,
+                       "dist.backend 'mpi': LibTorch 2.11.0 from PyPI is built without MPI; use gloo "
+                       "or nccl (mpirun still works as the launcher)");
+  require<ConfigError>(state->backend != Backend::fake,
+                       "dist.backend 'fake' acts as one rank of many: it is for planning and "
+                       "measuring, where rank and world size are given");
+  require<ConfigError>(state->backend != Backend::nccl || gpu,
+                       "dist.backend 'nccl' needs a GPU and a build with CUDA (FLOE_CUDA=1 ./run "
+                       "build); use gloo on the CPU");
+  state->device = options.device.value_or(
+      state->backend == Backend::nccl
+          ? c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(state->place.local_rank))
+          : c10::Device(c10::kCPU));
+  log::set_rank(state->place.rank, state->place.world_size);
+  state->store = meet(state->place, state->timeout);
+  state->group = state->make_group("world", state->place.rank, state->place.world_size);
+  return std::shared_ptr<World>(new World(std::move(state)));
+}
+
+std::shared_ptr<World> World::join() {
+  WorldOptions options;
+  options.rendezvous = find_rendezvous({}, process_environment());
+  return join(options);
+}
+
+std::shared_ptr<World> World::fake(int rank, int size, c10::Device device) {
+  require<ConfigError>(size >= 1 && rank >= 0 && rank < size, "rank ", rank,
+                       " does not fit a world of ", size, " ranks");
+  auto state = std::make_unique<State>();
+  state->backend = Backend::fake;
+  state->device = device;
+  state->place.rank = rank;
+  state->place.world_size = size;
+  state->place.source = "a fake world";
+  state->store = c10::make_intrusive<c10d::HashStore>();
+  state->group = state->make_group("world", rank, size);
+  return std::shared_ptr<World>(new World(std::move(state)));
+}
+
+int World::rank() const { return state_->place.rank; }
+int World::size() const { return state_->place.world_size; }
+int World::local_rank() const { return state_->place.local_rank; }
+c10::Device World::device() const { return state_->device; }
+Backend World::backend() const { return state_->backend; }
+const std::string& World::source() const { return state_->place.source; }
+std::chrono::milliseconds World::timeout() const { return state_->timeout; }
+const GroupPtr& World::group() const { return state_->group; }
+
+const Mesh& World::mesh(int shard_size) {
+  const auto found = state_->meshes.find(shard_size);
+  if (found != state_->meshes.end()) return found->second;
+  require<ConfigError>(shard_size >= 1 && size() % shard_size == 0, "a shard group of ", shard_size,
+                       " ranks does not divide the world of ", size(),
+                       "; choose strategy.hybrid_shard_size so that it does");
+  Mesh mesh;
+  mesh.world = group();
+  const int row = rank() / shard_size, column = rank() % shard_size;
+  mesh.shard = shard_size == size()
+                   ? group()
+                   : state_->make_group(str("shard", shard_size, "/", row), column, shard_size);
+  const int copies = size() / shard_size;
+  mesh.replicate = copies == size()
+                       ? group()
+                       : state_->make_group(str("replicate", shard_size, "/", column), row, copies);
+  return state_->meshes.emplace(shard_size, std::move(mesh)).first->second;
+}
+
+void World::publish(const std::string& key, const std::string& value) {
+  state_->store->set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
+}
+
+std::optional<std::string> World::lookup(const std::string& key, std::chrono::milliseconds wait) {
+  try {
+    state_->store->wait({key}, wait);
+    const auto bytes = state_->store->get(key);
+    return std::string(bytes.begin(), bytes.end());
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+void World::announce_failure(const std::string& cause) noexcept {
+  try {
+    // The first rank to count itself writes; later ones find a number above 1.
+    if (state_->store->add(str(kFailureKey, "/count"), 1) == 1)
+      publish(kFailureKey, str("rank ", rank(), ": ", cause));
+  } catch (const std::exception&) {
+    // The store may be gone with rank 0: the log has the cause already.
+  }
+}
+
+std::optional<std::string> World::first_failure(std::chrono::milliseconds wait) noexcept {
+  try {
+    return lookup(kFailureKey, wait);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace floe::comm

@@ -1,0 +1,71 @@
+// All ranks of the job: rendezvous, groups, and how failures travel.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "floe/comm/group.h"
+#include "floe/comm/mesh.h"
+#include "floe/comm/rendezvous.h"
+
+namespace floe::comm {
+
+enum class Backend { automatic, gloo, nccl, mpi, fake };
+
+// "auto", "gloo", "nccl", "mpi", "fake"; throws ConfigError otherwise.
+Backend backend_from_name(const std::string& name);
+
+struct WorldOptions {
+  Backend backend = Backend::automatic;  // nccl where there is a GPU, else gloo
+  std::optional<c10::Device> device;     // default: cuda:LOCAL_RANK with nccl, else cpu
+  std::chrono::milliseconds timeout{600'000};
+  Rendezvous rendezvous;
+};
+
+class World {
+ public:
+  // Collective: all ranks meet. Throws ConfigError for a backend this build does not have, CommError
+  // when the others do not come within the timeout.
+  static std::shared_ptr<World> join(const WorldOptions& options);
+  // From the environment that a launcher left (see find_rendezvous).
+  static std::shared_ptr<World> join();
+  // One process that acts as rank `rank` of `size` (see fake_group.h).
+  static std::shared_ptr<World> fake(int rank, int size, c10::Device device = c10::kCPU);
+  ~World();
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;
+  c10::Device device() const;
+  Backend backend() const;
+  const std::string& source() const;
+  std::chrono::milliseconds timeout() const;
+
+  // The group of all ranks.
+  const GroupPtr& group() const;
+  // Collective (first call with that size): the grid with that many neighbours per shard group.
+  // Throws ConfigError when the size does not divide the world.
+  const Mesh& mesh(int shard_size);
+
+  // A blackboard of small strings that all ranks can write and read, apart from the collectives.
+  void publish(const std::string& key, const std::string& value);
+  // Waits for the key; nothing when it does not come in time or the board is gone.
+  std::optional<std::string> lookup(const std::string& key, std::chrono::milliseconds wait);
+
+  // Tells the others why this rank ends; never throws. The first announcement stays.
+  void announce_failure(const std::string& cause) noexcept;
+  // "rank 2: <cause>" of the rank that failed first, if one said so within the wait.
+  std::optional<std::string> first_failure(std::chrono::milliseconds wait) noexcept;
+
+ private:
+  struct State;
+  explicit World(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace floe::comm

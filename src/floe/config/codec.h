@@ -1,0 +1,234 @@
+// How each C++ type stands in a configuration: Codec<T> reads it from a Value, writes it back, and
+// says in words what it is. Structs get theirs from their schema (schema.h).
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "floe/config/field_info.h"
+#include "floe/config/problems.h"
+#include "floe/config/value.h"
+#include "floe/core/dtype.h"
+#include "floe/core/names.h"
+
+namespace floe::config {
+
+// A number of bytes, written as 40GiB, 512MiB, 5GB or a plain number.
+struct ByteSize {
+  std::int64_t bytes = 0;
+  auto operator<=>(const ByteSize&) const = default;
+};
+
+// all: every field. defaults: without the fields that a configuration must give itself.
+enum class Write { all, defaults };
+
+// In words, alone and in a list: {"an integer", "integers"}.
+struct TypeName {
+  std::string one, many;
+};
+
+// Codec<T> has
+//   static TypeName type();
+//   static bool read(const Value&, T& out, const Place&);   false: a problem was added
+//   static Value write(const T&, Write);
+//   static std::vector<FieldInfo> children(const T& defaults);   of structs, for help
+template <class T>
+struct Codec;
+
+// Base of codecs of things without fields.
+struct Leaf {
+  static std::vector<FieldInfo> children(const auto&) { return {}; }
+};
+
+template <>
+struct Codec<bool> : Leaf {
+  static TypeName type() { return {"true or false", "true or false values"}; }
+  static bool read(const Value& value, bool& out, const Place& place);
+  static Value write(bool flag, Write) { return Value(flag); }
+};
+
+// Integral numbers such as 5000 or 5e3.
+std::optional<std::int64_t> integer_of(const Value& value);
+
+template <std::integral T>
+struct Codec<T> : Leaf {
+  static TypeName type() { return {"an integer", "integers"}; }
+  static bool read(const Value& value, T& out, const Place& place) {
+    const auto integer = integer_of(value);
+    if (!integer || !std::in_range<T>(*integer))
+      return place.fail(value, "must be an integer, not ", value.shown());
+    out = static_cast<T>(*integer);
+    return true;
+  }
+  static Value write(T number, Write) { return Value(static_cast<std::int64_t>(number)); }
+};
+
+template <>
+struct Codec<double> : Leaf {
+  static TypeName type() { return {"a number", "numbers"}; }
+  static bool read(const Value& value, double& out, const Place& place);  // finite
+  static Value write(double number, Write) { return Value(number); }
+};
+
+template <>
+struct Codec<std::string> : Leaf {
+  static TypeName type() { return {"a string", "strings"}; }
+  // Numbers count as text, as they were written: a run may be called 007.
+  static bool read(const Value& value, std::string& out, const Place& place);
+  static Value write(const std::string& text, Write) { return Value(text); }
+};
+
+template <>
+struct Codec<ByteSize> : Leaf {
+  static TypeName type() { return {"a size such as 40GiB", "sizes such as 40GiB"}; }
+  static bool read(const Value& value, ByteSize& out, const Place& place);
+  static Value write(ByteSize size, Write);
+};
+
+// The escape hatch: whatever stands there, unread.
+template <>
+struct Codec<Value> : Leaf {
+  static TypeName type() { return {"any value", "any values"}; }
+  static bool read(const Value& value, Value& out, const Place&) {
+    out = value;
+    return true;
+  }
+  static Value write(const Value& value, Write) { return value; }
+};
+
+// "must be one of a, b, c, not 'd'; did you mean ...?"
+bool fail_choice(const Value& value, const Place& place, const std::vector<std::string>& names);
+
+template <>
+struct Codec<DType> : Leaf {
+  static TypeName type() { return {"a dtype such as bf16", "dtypes such as bf16"}; }
+  static bool read(const Value& value, DType& out, const Place& place);
+  static Value write(DType dtype, Write) { return Value(std::string(name_of(dtype))); }
+};
+
+// An enum whose namespace has `enum_names(E)`: a range of (name, value) pairs.
+template <class T>
+concept NamedEnum = std::is_enum_v<T> && requires(T value) {
+  enum_names(value);
+};
+
+template <NamedEnum T>
+struct Codec<T> : Leaf {
+  static std::vector<std::string> names() {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : enum_names(T{})) names.emplace_back(name);
+    return names;
+  }
+  static TypeName type() { return {"one of " + join(names()), "of " + join(names())}; }
+  static bool read(const Value& value, T& out, const Place& place) {
+    const auto* text = value.as<std::string>();
+    for (const auto& [name, named] : enum_names(T{}))
+      if (text && *text == name) return out = named, true;
+    return fail_choice(value, place, names());
+  }
+  static Value write(T wanted, Write) {
+    for (const auto& [name, value] : enum_names(T{}))
+      if (value == wanted) return Value(std::string(name));
+    return Value();
+  }
+};
+
+template <class T>
+struct Codec<std::optional<T>> {
+  static TypeName type() {
+    return {Codec<T>::type().one + " or null", Codec<T>::type().many + " or null"};
+  }
+  static bool read(const Value& value, std::optional<T>& out, const Place& place) {
+    out.reset();
+    if (value.is_null()) return true;
+    return Codec<T>::read(value, out.emplace(), place);
+  }
+  static Value write(const std::optional<T>& value, Write mode) {
+    return value ? Codec<T>::write(*value, mode) : Value();
+  }
+  static std::vector<FieldInfo> children(const std::optional<T>& value) {
+    return Codec<T>::children(value ? *value : T{});
+  }
+};
+
+template <class T>
+struct Codec<std::vector<T>> {
+  static TypeName type() {
+    return {"a list of " + Codec<T>::type().many, "lists of " + Codec<T>::type().many};
+  }
+  static bool read(const Value& value, std::vector<T>& out, const Place& place) {
+    const List* list = value.as<List>();
+    if (!list) return place.fail(value, "must be ", type().one, ", not ", value.shown());
+    out.clear();
+    bool good = true;
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      T item{};
+      good = Codec<T>::read((*list)[i], item, place.item(i)) && good;
+      out.push_back(std::move(item));
+    }
+    return good;
+  }
+  static Value write(const std::vector<T>& items, Write mode) {
+    List list;
+    for (const T& item : items) list.push_back(Codec<T>::write(item, mode));
+    return Value(std::move(list));
+  }
+  static std::vector<FieldInfo> children(const std::vector<T>&) {
+    return with_prefix("[]", Codec<T>::children(T{}));
+  }
+};
+
+template <class T, std::size_t N>
+struct Codec<std::array<T, N>> : Leaf {
+  static TypeName type() { return {str("a list of ", N, " ", Codec<T>::type().many), "lists"}; }
+  static bool read(const Value& value, std::array<T, N>& out, const Place& place) {
+    const List* list = value.as<List>();
+    if (!list || list->size() != N)
+      return place.fail(value, "must be ", type().one, ", not ",
+                        list ? str("of ", list->size()) : value.shown());
+    bool good = true;
+    for (std::size_t i = 0; i < N; ++i)
+      good = Codec<T>::read((*list)[i], out[i], place.item(i)) && good;
+    return good;
+  }
+  static Value write(const std::array<T, N>& items, Write mode) {
+    List list;
+    for (const T& item : items) list.push_back(Codec<T>::write(item, mode));
+    return Value(std::move(list));
+  }
+};
+
+template <class T>
+struct Codec<std::map<std::string, T>> {
+  static TypeName type() {
+    return {"a block of " + Codec<T>::type().many + " by name", "blocks by name"};
+  }
+  static bool read(const Value& value, std::map<std::string, T>& out, const Place& place) {
+    static const Map kNone;
+    const Map* map = value.is_null() ? &kNone : value.as<Map>();
+    if (!map) return place.fail(value, "must be ", type().one, ", not ", value.shown());
+    out.clear();
+    bool good = true;
+    for (const auto& [name, item] : *map)
+      good = Codec<T>::read(item, out[name], place.key(name)) && good;
+    return good;
+  }
+  static Value write(const std::map<std::string, T>& items, Write mode) {
+    Map map;
+    for (const auto& [name, item] : items) map[name] = Codec<T>::write(item, mode);
+    return Value(std::move(map));
+  }
+  static std::vector<FieldInfo> children(const std::map<std::string, T>&) {
+    return with_prefix(".NAME", Codec<T>::children(T{}));
+  }
+};
+
+}  // namespace floe::config

@@ -1,0 +1,22 @@
+// The block `dist:`: how the ranks find each other.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace floe {
+namespace config {
+template <class T>
+class Schema;
+}
+
+struct DistConfig {
+  std::string backend = "auto";  // auto, gloo, nccl, mpi, fake
+  std::string init = "env";      // env, or tcp://HOST:PORT with rank and world_size
+  double timeout_s = 600;
+  std::optional<std::int64_t> rank, world_size;  // exactly with tcp://
+};
+void describe(config::Schema<DistConfig>& s);
+
+}  // namespace floe

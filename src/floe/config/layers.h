@@ -1,0 +1,29 @@
+// Composition of a configuration from its layers; later ones win:
+//   the YAML files in their order < strategy=NAME < experiment=[a, b] < the command line.
+// (The defaults of the schema lie below all of them, see load.h.)
+//
+// `strategy=NAME` with a bare word merges strategy/NAME.yaml into the block `strategy:`;
+// `experiment=[a, b]` merges experiment/a.yaml, then b, at the root. Both are looked for beside the
+// first YAML, in ./configs, then in floe's own configs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "floe/config/value.h"
+
+namespace floe::config {
+
+struct Layers {
+  std::vector<std::string> files;      // YAML, in order
+  std::vector<std::string> overrides;  // key=value, ++key=value, ~key, in order
+  std::string floe_configs;            // floe's own configs folder; empty: none
+};
+
+// Splits the words of a command line into files and overrides.
+Layers layers_from_arguments(const std::vector<std::string>& arguments, std::string floe_configs);
+
+// The merged tree, always a map; references are not resolved. Throws ConfigError.
+Value compose(const Layers& layers);
+
+}  // namespace floe::config

@@ -1,0 +1,27 @@
+#include "floe/config/load.h"
+
+namespace floe::config {
+
+void adopt_origins(Value& values, const Value& from) {
+  static const Value kNone;
+  values.origin = from.origin.source ? from.origin : Origin::of_default();
+  if (values.data.index() == from.data.index() && values == from) values.spelling = from.spelling;
+  const Map* other_map = from.as<Map>();
+  if (auto* map = values.as<Map>())
+    for (auto& [key, value] : *map) {
+      const Value* other = other_map ? other_map->find(key) : nullptr;
+      adopt_origins(value, other ? *other : kNone);
+    }
+  const List* other_list = from.as<List>();
+  if (auto* list = values.as<List>())
+    for (std::size_t i = 0; i < list->size(); ++i)
+      adopt_origins((*list)[i], other_list && i < other_list->size() ? (*other_list)[i] : kNone);
+}
+
+std::string print_config(const Value& values) {
+  Value copy = values;
+  escape_references(copy);
+  return write_yaml(copy, Comments::origins);
+}
+
+}  // namespace floe::config

@@ -1,0 +1,14 @@
+#include "floe/config/problems.h"
+
+namespace floe::config {
+
+void Problems::add(const Origin& origin, const std::string& sentence) {
+  const std::string where = origin.text();
+  lines_.push_back(where.empty() ? sentence : str(where, ": ", sentence));
+}
+
+void Problems::throw_if_any() const {
+  if (!lines_.empty()) throw ConfigError(join(lines_, "\n"));
+}
+
+}  // namespace floe::config

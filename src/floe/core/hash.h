@@ -1,0 +1,44 @@
+// A running 64-bit hash for digests and agreement checks (not for untrusted input).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace floe {
+
+// Strong 64-bit mixing of one word (splitmix64's finaliser).
+constexpr std::uint64_t mix64(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+class Hash64 {
+ public:
+  constexpr Hash64& add(std::uint64_t word) {
+    state_ = mix64(state_ + 0x9e3779b97f4a7c15ULL + mix64(word));
+    return *this;
+  }
+  constexpr Hash64& add(std::string_view text) {
+    add(static_cast<std::uint64_t>(text.size()));
+    std::uint64_t word = 0;
+    int filled = 0;
+    for (const char c : text) {
+      word = word << 8 | static_cast<unsigned char>(c);
+      if (++filled == 8) {
+        add(word);
+        word = 0;
+        filled = 0;
+      }
+    }
+    return filled ? add(word) : *this;
+  }
+  constexpr std::uint64_t value() const { return state_; }
+
+ private:
+  std::uint64_t state_ = 0x243f6a8885a308d3ULL;
+};
+
+constexpr std::uint64_t hash64(std::string_view text) { return Hash64().add(text).value(); }
+
+}  // namespace floe

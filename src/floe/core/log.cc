@@ -1,0 +1,82 @@
+#include "floe/core/log.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <mutex>
+
+namespace floe::log {
+namespace {
+
+Level level_from_environment() {
+  const char* text = std::getenv("FLOE_LOG");
+  const std::string_view value = text ? text : "info";
+  if (value == "debug") return Level::debug;
+  if (value == "warn") return Level::warn;
+  if (value == "error") return Level::error;
+  return Level::info;
+}
+
+struct Sink {
+  std::mutex mutex;
+  std::string prefix;
+  std::unique_ptr<FILE, int (*)(FILE*)> file{nullptr, &std::fclose};
+};
+
+Sink& sink() {
+  static Sink* instance = new Sink;  // never destroyed: threads may log while the process ends
+  return *instance;
+}
+
+std::atomic<Level>& current_level() {
+  static std::atomic<Level> value{level_from_environment()};
+  return value;
+}
+
+const char* mark(Level level) {
+  switch (level) {
+    case Level::debug: return "debug: ";
+    case Level::info: return "";
+    case Level::warn: return "warning: ";
+    case Level::error: return "error: ";
+  }
+  return "";
+}
+
+}  // namespace
+
+void set_level(Level level) { current_level() = level; }
+Level level() { return current_level(); }
+
+void set_rank(int rank, int world) {
+  const char* shown = std::getenv("FLOE_LOG_RANK");
+  const bool wanted = world > 1 && std::string_view(shown ? shown : "1") != "0";
+  std::lock_guard lock(sink().mutex);
+  sink().prefix = wanted ? str("[", rank, "/", world, "] ") : "";
+}
+
+void set_file(const std::string& path) {
+  std::lock_guard lock(sink().mutex);
+  sink().file.reset(path.empty() ? nullptr : std::fopen(path.c_str(), "a"));
+}
+
+void write(Level level, std::string_view line) {
+  char clock[16];
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  std::strftime(clock, sizeof clock, "%H:%M:%S ", &parts);
+
+  Sink& s = sink();
+  std::lock_guard lock(s.mutex);
+  const std::string text = str(clock, s.prefix, mark(level), line, "\n");
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  if (s.file) {
+    std::fwrite(text.data(), 1, text.size(), s.file.get());
+    std::fflush(s.file.get());
+  }
+}
+
+}  // namespace floe::log

@@ -1,0 +1,29 @@
+// Dotted names: patterns over them, and suggestions for misspelt ones.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace floe {
+
+// Shell-like pattern: `*` matches any run of characters (dots too), `?` one character, `[abc]` one
+// of a set. "layers.*.mlp" matches "layers.3.mlp". Total on every input; never throws.
+bool glob_match(const std::string& pattern, const std::string& name);
+
+// True when any of the patterns matches.
+bool glob_match_any(const std::vector<std::string>& patterns, const std::string& name);
+
+// The number of single-character insertions, deletions, replacements and swaps of neighbours.
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
+// Up to `most` candidates that look like `name`, nearest first; far ones are left out.
+std::vector<std::string> nearest_names(const std::string& name,
+                                       const std::vector<std::string>& candidates,
+                                       std::size_t most = 3);
+
+// "; did you mean 'x' or 'y'?" or an empty string when nothing is near.
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates);
+
+}  // namespace floe

@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <limits>
+
+#include "floe/core/error.h"
+#include "floe/io/json_text.h"
+#include "floe/io/safetensors.h"
+
+namespace floe {
+namespace {
+
+using nlohmann::json;
+
+// One header entry, with its place in every message.
+class Entry {
+ public:
+  Entry(const std::string& file, const std::string& name, const json& fields)
+      : file_(file), name_(name), fields_(fields) {
+    check(fields.is_object(), "its entry must be an object, not ", shown(fields));
+  }
+
+  TensorInfo parse(std::int64_t data_offset, std::int64_t data_bytes) const {
+    TensorInfo info;
+    info.name = name_;
+    info.dtype = dtype();
+    info.shape = shape();
+    const auto [begin, end] = offsets();
+    check(begin <= end && end <= data_bytes, "data_offsets [", begin, ", ", end,
+          "] must lie inside the ", data_bytes, " data bytes of the file; is the file cut off?");
+    const std::int64_t expected = bytes(info);
+    check(end - begin == expected, "data_offsets [", begin, ", ", end, "] are ", end - begin,
+          " bytes, but ", safetensors_name(info.dtype), " of shape [", join(info.shape), "] needs ",
+          expected);
+    info.ranges.push_back({file_, data_offset + begin, expected});
+    return info;
+  }
+
+ private:
+  template <class... Parts>
+  void check(bool condition, const Parts&... parts) const {
+    require<DataError>(condition, "'", file_, "': tensor ", quoted(name_), ": ", parts...);
+  }
+
+  const json& field(const char* key) const {
+    const auto found = fields_.find(key);
+    check(found != fields_.end(), "\"", key, "\" is missing");
+    return *found;
+  }
+
+  std::int64_t count(const char* key, const json& value) const {
+    check(value.is_number_unsigned() &&
+              value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max(),
+          "\"", key, "\" must hold integers from 0 to 2^63-1, not ", shown(value));
+    return value.get<std::int64_t>();
+  }
+
+  DType dtype() const {
+    const json& value = field("dtype");
+    const auto dtype =
+        value.is_string() ? dtype_from_safetensors(value.get<std::string>()) : std::nullopt;
+    check(dtype.has_value(), "dtype ", shown(value),
+          " is not one that floe reads "
+          "(F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, I16, I8, U8, BOOL)");
+    return *dtype;
+  }
+
+  std::vector<std::int64_t> shape() const {
+    const json& value = field("shape");
+    check(value.is_array(), "\"shape\" must be a list, not ", shown(value));
+    std::vector<std::int64_t> shape;
+    for (const json& size : value) shape.push_back(count("shape", size));
+    return shape;
+  }
+
+  std::pair<std::int64_t, std::int64_t> offsets() const {
+    const json& value = field("data_offsets");
+    check(value.is_array() && value.size() == 2,
+          "\"data_offsets\" must be a list of two integers, not ", shown(value));
+    return {count("data_offsets", value[0]), count("data_offsets", value[1])};
+  }
+
+  // TensorInfo::bytes() with every multiplication checked.
+  std::int64_t bytes(const TensorInfo& info) const {
+    std::int64_t product = size_of(info.dtype);
+    for (const std::int64_t size : info.shape)
+      check(!__builtin_mul_overflow(product, size, &product), "shape [", join(info.shape),
+            "] has more than 2^63 bytes");
+    return product;
+  }
+
+  const std::string& file_;
+  const std::string& name_;
+  const json& fields_;
+};
+
+Metadata parse_metadata(const json& value, const std::string& file) {
+  require<DataError>(value.is_object(), "'", file, "': __metadata__ must be an object, not ",
+                     shown(value));
+  Metadata metadata;
+  for (const auto& [key, text] : value.items()) {
+    require<DataError>(text.is_string(), "'", file, "': __metadata__ ", quoted(key),
+                       " must be a string, not ", shown(text));
+    metadata[key] = text.get<std::string>();
+  }
+  return metadata;
+}
+
+// The tensors must cover the data exactly: bytes that belong to none, or to two, mean that the header
+// is not the one of this data.
+void check_cover(const SafetensorsHeader& header, const std::string& file, std::int64_t data_offset,
+                 std::int64_t file_size) {
+  std::vector<const TensorInfo*> order;
+  for (const auto& [name, info] : header.tensors) order.push_back(&info);
+  std::sort(order.begin(), order.end(), [](const TensorInfo* a, const TensorInfo* b) {
+    const ByteRange &x = a->ranges[0], &y = b->ranges[0];
+    return std::pair(x.offset, x.length) < std::pair(y.offset, y.length);
+  });
+  std::int64_t covered = data_offset;
+  const TensorInfo* before = nullptr;
+  for (const TensorInfo* info : order) {
+    const ByteRange& range = info->ranges[0];
+    require<DataError>(range.offset >= covered, "'", file, "': tensor ", quoted(info->name),
+                       " begins at data byte ", range.offset - data_offset, ", inside tensor ",
+                       quoted(before ? before->name : ""), ", which ends at ",
+                       covered - data_offset);
+    require<DataError>(range.offset == covered, "'", file, "': data bytes ", covered - data_offset,
+                       " to ", range.offset - data_offset, ", before tensor ", quoted(info->name),
+                       ", belong to no tensor");
+    covered += range.length;
+    before = info;
+  }
+  require<DataError>(covered == file_size, "'", file, "': the last ", file_size - covered,
+                     " bytes belong to no tensor; expected the file to end at byte ", covered,
+                     ", but it ends at ", file_size);
+}
+
+}  // namespace
+
+SafetensorsHeader parse_safetensors_header(const std::string& text, const std::string& file,
+                                           std::int64_t data_offset, std::int64_t file_size) {
+  require<DataError>(text.starts_with('{'), "'", file,
+                     "' is no safetensors file: its header must begin with '{'");
+  const json entries = parse_json(text, file);
+  SafetensorsHeader header;
+  for (const auto& [name, fields] : entries.items()) {
+    if (name == "__metadata__")
+      header.metadata = parse_metadata(fields, file);
+    else
+      header.tensors[name] = Entry(file, name, fields).parse(data_offset, file_size - data_offset);
+  }
+  check_cover(header, file, data_offset, file_size);
+  return header;
+}
+
+}  // namespace floe

@@ -1,0 +1,64 @@
+#include "floe/io/tensor_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "floe/core/error.h"
+#include "floe/core/names.h"
+
+namespace floe {
+
+std::int64_t TensorInfo::numel() const {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+std::int64_t TensorInfo::bytes() const { return numel() * size_of(dtype); }
+
+const TensorInfo& TensorSource::get(const std::string& name) const {
+  if (const TensorInfo* info = find(name)) return *info;
+  throw DataError(str("there is no tensor '", name, "' in the files", did_you_mean(name, names())));
+}
+
+void TensorSource::keep_open(std::shared_ptr<const File> file) {
+  const std::lock_guard lock(mutex_);
+  const std::string path = file->path();
+  files_[path] = std::move(file);
+}
+
+std::shared_ptr<const File> TensorSource::open(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  auto& file = files_[path];
+  if (!file) file = std::make_shared<const File>(path);
+  return file;
+}
+
+void TensorSource::read(const TensorInfo& tensor, std::int64_t first_element, std::int64_t count,
+                        std::span<std::byte> out) const {
+  const std::int64_t numel = tensor.numel(), size = size_of(tensor.dtype);
+  require<DataError>(
+      first_element >= 0 && count >= 0 && first_element <= numel && count <= numel - first_element,
+      "tensor '", tensor.name, "' has ", numel, " elements, but ", count,
+      " were asked for from element ", first_element);
+  require<DataError>(out.size() == static_cast<std::size_t>(count * size), "tensor '", tensor.name,
+                     "': ", count, " elements need a buffer of ", count * size, " bytes, not ",
+                     out.size());
+  std::int64_t skip = first_element * size;
+  for (const ByteRange& range : tensor.ranges) {
+    if (out.empty()) return;
+    const std::int64_t take = std::min(range.length - skip, static_cast<std::int64_t>(out.size()));
+    if (take <= 0) {
+      skip -= range.length;
+      continue;
+    }
+    open(range.file)->read_at(range.offset + skip, out.first(static_cast<std::size_t>(take)));
+    bytes_read_ += static_cast<std::uint64_t>(take);
+    out = out.subspan(static_cast<std::size_t>(take));
+    skip = 0;
+  }
+  require<DataError>(out.empty(), "tensor '", tensor.name, "': its byte ranges hold ", out.size(),
+                     " bytes less than its shape needs");
+}
+
+}  // namespace floe

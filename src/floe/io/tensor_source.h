@@ -1,0 +1,73 @@
+// Where weights come from: name -> shape, dtype and the byte ranges that hold the elements.
+//
+// A rank asks for the elements it owns and only their bytes are read, so loading a model of any size
+// needs the memory of one shard.
+//
+//   auto source = open_tensors("opt-1.3b");
+//   const TensorInfo* info = source->find("model.decoder.embed_tokens.weight");
+//   source->read(*info, first, count, out);
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "floe/core/dtype.h"
+#include "floe/io/file.h"
+
+namespace floe {
+
+struct ByteRange {
+  std::string file;
+  std::int64_t offset = 0, length = 0;
+};
+
+struct TensorInfo {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  DType dtype = DType::f32;
+  // The elements in row-major order; their lengths add up to bytes().
+  std::vector<ByteRange> ranges;
+
+  std::int64_t numel() const;
+  std::int64_t bytes() const;
+};
+
+// Threads: all const members may be called from any thread.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  // Sorted, without duplicates.
+  virtual std::vector<std::string> names() const = 0;
+  // Null when there is no such tensor; else valid as long as the source.
+  virtual const TensorInfo* find(const std::string& name) const = 0;
+  // Elements [first_element, first_element + count) in row-major order. `out` must have exactly
+  // their bytes; no other byte of any file is read.
+  virtual void read(const TensorInfo& tensor, std::int64_t first_element, std::int64_t count,
+                    std::span<std::byte> out) const;
+  // Bytes of tensor data (headers do not count) read so far.
+  virtual std::uint64_t bytes_read() const { return bytes_read_; }
+
+  // find(), or a DataError with the nearest names.
+  const TensorInfo& get(const std::string& name) const;
+
+ protected:
+  // Reads of this file go through a handle that is open already.
+  void keep_open(std::shared_ptr<const File> file);
+
+ private:
+  std::shared_ptr<const File> open(const std::string& path) const;
+
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::shared_ptr<const File>> files_;
+  mutable std::atomic<std::uint64_t> bytes_read_{0};
+};
+
+}  // namespace floe

@@ -1,0 +1,30 @@
+// Where an engine meets a module: what happens around its forward.
+//
+// Note [Boundaries]
+// A module that can be a unit carries a BoundarySlot. `nn::call` looks into the slot on every call:
+// empty, it runs forward and nothing else. The sharding engine puts a Boundary there; then the call
+// is before_forward → forward → after_forward. Both may replace the tensors they are shown (to cast
+// them, or to put autograd nodes on them), never their number or order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+namespace floe::nn {
+
+// The tensors among a call's arguments or results, in order; undefined ones are left out.
+using TensorRefs = c10::SmallVector<at::Tensor*, 8>;
+
+class Boundary {
+ public:
+  virtual ~Boundary() = default;
+  virtual void before_forward(TensorRefs& inputs) = 0;
+  virtual void after_forward(TensorRefs& outputs) = 0;
+};
+
+struct BoundarySlot {
+  Boundary* boundary = nullptr;  // not owned; the engine that sets it also clears it
+  bool checkpointed = false;     // recompute the forward in backward instead of storing it
+};
+
+}  // namespace floe::nn

@@ -1,0 +1,86 @@
+// Calling a module through its boundary (see Note [Boundaries]).
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "floe/nn/checkpoint.h"
+#include "floe/nn/tensors_of.h"
+
+namespace floe::nn {
+namespace detail {
+
+template <class Args, class Forward>
+auto run_checkpointed(Args& args, Forward forward) {
+  TensorRefs inputs = tensors_of(args);
+  Checkpoint checkpoint(inputs, inputs.empty() ? at::Device(at::kCPU) : inputs[0]->device());
+  auto result = [&] {
+    at::AutoGradMode grad_off(false);
+    return std::apply(forward, args);
+  }();
+  TensorRefs outputs = tensors_of(result);
+  checkpoint.attach(outputs, [forward, args](const std::vector<at::Tensor>& tensors) mutable {
+    TensorRefs slots = tensors_of(args);
+    for (std::size_t i = 0; i < tensors.size(); ++i) *slots[i] = tensors[i];
+    auto again = std::apply(forward, args);
+    std::vector<at::Tensor> outputs;
+    for (at::Tensor* tensor : tensors_of(again)) outputs.push_back(*tensor);
+    return outputs;
+  });
+  return result;
+}
+
+}  // namespace detail
+
+// Runs `forward(args...)` inside the boundary of `slot`.
+template <class Forward, class... Args>
+auto call_through(BoundarySlot& slot, Forward forward, Args&&... arguments) {
+  if (!slot.boundary && !slot.checkpointed) return forward(std::forward<Args>(arguments)...);
+  std::tuple<std::decay_t<Args>...> args(std::forward<Args>(arguments)...);
+  if (slot.boundary) {
+    TensorRefs inputs = tensors_of(args);
+    slot.boundary->before_forward(inputs);
+  }
+  auto result = slot.checkpointed && at::GradMode::is_enabled()
+                    ? detail::run_checkpointed(args, forward)
+                    : std::apply(forward, args);
+  if (slot.boundary) {
+    TensorRefs outputs = tensors_of(result);
+    slot.boundary->after_forward(outputs);
+  }
+  return result;
+}
+
+// Calls a module that carries a BoundarySlot.
+template <class M, class... Args>
+auto call(M& module, Args&&... args) {
+  return call_through(
+      module, [&module](auto&&... a) { return module.forward(std::forward<decltype(a)>(a)...); },
+      std::forward<Args>(args)...);
+}
+
+// Owns a module and calls it through its boundary: `block(x)`.
+template <class M>
+class Ptr {
+ public:
+  Ptr() = default;
+  explicit Ptr(std::shared_ptr<M> module) : module_(std::move(module)) {}
+
+  template <class... Args>
+  auto operator()(Args&&... args) const {
+    return call(*module_, std::forward<Args>(args)...);
+  }
+  M* operator->() const { return module_.get(); }
+  M& operator*() const { return *module_; }
+  explicit operator bool() const { return module_ != nullptr; }
+  const std::shared_ptr<M>& ptr() const { return module_; }
+
+ private:
+  std::shared_ptr<M> module_;
+};
+
+}  // namespace floe::nn

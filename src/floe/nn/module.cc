@@ -1,0 +1,95 @@
+#include "floe/nn/module.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Type.h>
+
+#include <unordered_map>
+
+#include "floe/core/error.h"
+
+namespace floe::nn {
+
+at::Tensor hollow(at::IntArrayRef shape, at::ScalarType dtype) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0,
+                       at::DataPtr(nullptr, at::Device(at::kCPU)), c10::GetCPUAllocator(),
+                       /*resizable=*/false);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+  return tensor;
+}
+
+bool is_hollow(const at::Tensor& tensor) {
+  return tensor.numel() > 0 && tensor.storage().nbytes() == 0;
+}
+
+at::Tensor Module::parameter(const std::string& name, std::vector<std::int64_t> shape, Init init) {
+  inits_[name] = init;
+  return register_parameter(name, hollow(shape));
+}
+
+at::Tensor Module::tie(const std::string& name, const at::Tensor& other) {
+  require(parameters_.contains(name) && parameters_[name].sizes() == other.sizes(), "'", name,
+          "' cannot be tied: there is no parameter of that name and shape");
+  inits_.erase(name);
+  return parameters_[name] = other;
+}
+
+std::string class_name(const torch::nn::Module& module) {
+  std::string name = c10::demangle(typeid(module).name());
+  // Hooked<torch::nn::LinearImpl, ...> is its first argument for every purpose.
+  if (const auto hooked = name.find("Hooked"); hooked != std::string::npos) {
+    const auto open = name.find('<', hooked);
+    if (open != std::string::npos) name = name.substr(open + 1, name.find_first_of(",>", open) - open - 1);
+  }
+  name = name.substr(0, name.find('<'));
+  if (const auto colon = name.rfind("::"); colon != std::string::npos) name = name.substr(colon + 2);
+  if (name.size() > 4 && name.ends_with("Impl")) name.resize(name.size() - 4);
+  return name;
+}
+
+std::vector<NamedParameter> named_parameters(torch::nn::Module& root) {
+  std::vector<NamedParameter> result;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> seen;
+  auto visit = [&](torch::nn::Module& module, const std::string& prefix) {
+    auto* own = dynamic_cast<Module*>(&module);
+    for (auto& item : module.named_parameters(/*recurse=*/false)) {
+      const std::string name = prefix.empty() ? item.key() : prefix + "." + item.key();
+      const auto [place, is_new] = seen.emplace(item.value().unsafeGetTensorImpl(), result.size());
+      if (!is_new) {
+        auto& known = result[place->second];
+        known.other_names.push_back(name);
+        known.owners.push_back(&module);
+        continue;
+      }
+      const Init* init = nullptr;
+      if (own) {
+        const auto found = own->inits().find(item.key());
+        if (found != own->inits().end()) init = &found->second;
+      }
+      result.push_back({name, item.value(), init, {&module}, {}});
+    }
+  };
+  root.apply([&](const std::string& name, torch::nn::Module& module) { visit(module, name); });
+  return result;
+}
+
+void materialize(torch::nn::Module& root, std::uint64_t seed, at::Device device) {
+  at::AutoGradMode grad_off(false);
+  for (auto& parameter : named_parameters(root)) {
+    if (is_hollow(parameter.tensor)) {
+      at::Tensor value = at::empty(parameter.tensor.sizes(), parameter.tensor.options().device(device));
+      require(parameter.init != nullptr, "parameter '", parameter.name, "' has no initial values");
+      fill(*parameter.init, seed, parameter.name, 0, value.view({-1}));
+      parameter.tensor.set_data(value);
+    } else if (parameter.tensor.device() != device) {
+      parameter.tensor.set_data(parameter.tensor.to(device));
+    }
+  }
+  for (auto& buffer : root.buffers())
+    if (buffer.device() != device) buffer.set_data(buffer.to(device));
+}
+
+}  // namespace floe::nn

@@ -1,0 +1,28 @@
+#include "floe/optim/lr_schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "floe/core/error.h"
+
+namespace floe::optim {
+
+double LrSchedule::factor(std::int64_t step) const {
+  if (step < warmup_steps)
+    return static_cast<double>(step) / static_cast<double>(std::max<std::int64_t>(1, warmup_steps));
+  if (kind == Kind::constant) return 1;
+  const auto after = static_cast<double>(step - warmup_steps);
+  const auto span = static_cast<double>(std::max<std::int64_t>(1, total_steps - warmup_steps));
+  if (kind == Kind::linear) return std::max(0.0, 1 - after / span);
+  return std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * after / span)));
+}
+
+LrSchedule::Kind lr_schedule_from_name(const std::string& name) {
+  if (name == "constant") return LrSchedule::Kind::constant;
+  if (name == "linear") return LrSchedule::Kind::linear;
+  if (name == "cosine") return LrSchedule::Kind::cosine;
+  throw ConfigError(str("schedule '", name, "' is not one of constant, linear, cosine"));
+}
+
+}  // namespace floe::optim

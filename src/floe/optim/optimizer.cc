@@ -1,0 +1,146 @@
+#include "floe/optim/optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "floe/core/error.h"
+#include "floe/core/names.h"
+
+namespace floe::optim {
+namespace {
+
+std::vector<std::vector<Range>> all_ranges(const shard::Engine& engine, const DecayRule& rule) {
+  check_patterns(engine, rule);
+  std::vector<std::vector<Range>> ranges;
+  for (const shard::FlatGroup* group : engine.trainable_groups()) ranges.push_back(ranges_of(*group, rule));
+  return ranges;
+}
+
+std::int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+}
+
+}  // namespace
+
+void check_patterns(const shard::Engine& engine, const DecayRule& rule) {
+  std::vector<std::string> names;
+  for (const auto& parameter : engine.plan().parameters)
+    if (parameter.trainable) names.push_back(parameter.name);
+  for (const auto& pattern : rule.patterns)
+    require<ConfigError>(std::any_of(names.begin(), names.end(),
+                                     [&](const auto& name) { return glob_match(pattern, name); }),
+                         "optimizer.decay: '", pattern, "' matches no trainable parameter",
+                         did_you_mean(pattern, names));
+}
+
+std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule) {
+  std::vector<Range> ranges;
+  for (const shard::Piece& piece : group.pieces()) {
+    const bool decays =
+        rule.patterns.empty() || glob_match_any(rule.patterns, group.parameter(piece.index).name);
+    const double decay = decays ? rule.weight_decay : 0;
+    if (!ranges.empty() && ranges.back().weight_decay == decay)
+      ranges.back().numel += piece.numel;
+    else
+      ranges.push_back({piece.shard_offset, piece.numel, decay});
+  }
+  return ranges;
+}
+
+AdamW::AdamW(shard::Engine& engine, AdamWOptions options)
+    : engine_(engine), options_(std::move(options)), ranges_(all_ranges(engine, options_.decay)) {
+  const at::AutoGradMode grad_off(false);
+  for (const shard::FlatGroup* group : engine.trainable_groups())
+    states_.push_back({at::zeros_like(group->shard()), at::zeros_like(group->shard()),
+                       at::zeros({}, group->shard().options().dtype(at::kFloat))});
+}
+
+void AdamW::step(double lr) {
+  const at::AutoGradMode grad_off(false);
+  // One fused launch per weight decay and device, over the ranges of all groups.
+  struct Launch {
+    std::vector<at::Tensor> values, gradients, averages, squares, steps;
+  };
+  std::map<double, Launch> launches;
+  const auto groups = engine_.trainable_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const at::Tensor& gradient = groups[g]->gradient();
+    if (!gradient.defined()) continue;
+    states_[g].steps.add_(1);
+    for (const Range& range : ranges_[g]) {
+      Launch& launch = launches[range.weight_decay];
+      const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, range.first, range.numel); };
+      launch.values.push_back(part(groups[g]->shard()));
+      launch.gradients.push_back(part(gradient));
+      launch.averages.push_back(part(states_[g].exp_avg));
+      launch.squares.push_back(part(states_[g].exp_avg_sq));
+      launch.steps.push_back(states_[g].steps);
+    }
+  }
+  for (auto& [decay, launch] : launches)
+    at::_fused_adamw_(launch.values, launch.gradients, launch.averages, launch.squares, {}, launch.steps,
+                      lr, options_.beta1, options_.beta2, decay, options_.eps, /*amsgrad=*/false,
+                      /*maximize=*/false);
+}
+
+std::int64_t AdamW::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const State& state : states_) bytes += bytes_of(state.exp_avg) + bytes_of(state.exp_avg_sq);
+  return bytes;
+}
+
+Sgd::Sgd(shard::Engine& engine, SgdOptions options)
+    : engine_(engine), options_(std::move(options)), ranges_(all_ranges(engine, options_.decay)) {
+  momentum_.resize(engine.trainable_groups().size());
+}
+
+void Sgd::step(double lr) {
+  const at::AutoGradMode grad_off(false);
+  const auto groups = engine_.trainable_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const at::Tensor& gradient = groups[g]->gradient();
+    if (!gradient.defined()) continue;
+    for (const Range& range : ranges_[g]) {
+      if (range.weight_decay == 0) continue;
+      at::Tensor part = gradient.narrow(0, range.first, range.numel);
+      part.add_(groups[g]->shard().narrow(0, range.first, range.numel), range.weight_decay);
+    }
+    at::Tensor update = gradient;
+    if (options_.momentum != 0) {
+      if (momentum_[g].defined())
+        momentum_[g].mul_(options_.momentum).add_(gradient);
+      else
+        momentum_[g] = gradient.clone();
+      update = momentum_[g];
+    }
+    at::Tensor values = groups[g]->shard();
+    values.add_(update, -lr);
+  }
+}
+
+std::int64_t Sgd::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& momentum : momentum_) bytes += bytes_of(momentum);
+  return bytes;
+}
+
+void clip_by_norm(shard::Engine& engine, double norm, double max_norm) {
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor < 1) engine.scale_gradients(factor);
+}
+
+void clip_by_value(shard::Engine& engine, double limit) {
+  const at::AutoGradMode grad_off(false);
+  for (shard::FlatGroup* group : engine.trainable_groups())
+    if (group->gradient().defined()) {
+      at::Tensor gradient = group->gradient();
+      gradient.clamp_(-limit, limit);
+    }
+}
+
+}  // namespace floe::optim

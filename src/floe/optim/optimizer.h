@@ -1,0 +1,96 @@
+// Optimizers on slices: each rank updates what it owns, nothing is communicated.
+//
+// Note [Ranges]
+// An update is elementwise, so it runs on whole slices. Where learning rate or decay differ inside a
+// group (by pattern), the slice is cut into ranges of elements that share them; neighbouring ranges
+// with equal settings are one.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "floe/shard/engine.h"
+
+namespace floe::optim {
+
+// Elements [first, first + numel) of a group's slice that share a weight decay.
+struct Range {
+  std::int64_t first = 0, numel = 0;
+  double weight_decay = 0;
+};
+
+struct DecayRule {
+  double weight_decay = 0;
+  // Parameters that decay, by pattern; empty: all.
+  std::vector<std::string> patterns;
+};
+
+// The ranges of a group's slice; padding at its end is in none. Throws ConfigError for a pattern that
+// matches no trainable parameter of the engine.
+std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule);
+void check_patterns(const shard::Engine& engine, const DecayRule& rule);
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  // Updates every group that has a gradient, with this learning rate. Groups without one (a unit that
+  // was skipped) keep their values and their state.
+  virtual void step(double lr) = 0;
+  // Bytes of state on this rank.
+  virtual std::int64_t state_bytes() const = 0;
+};
+
+struct AdamWOptions {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  DecayRule decay;
+};
+
+class AdamW final : public Optimizer {
+ public:
+  AdamW(shard::Engine& engine, AdamWOptions options);
+  void step(double lr) override;
+  std::int64_t state_bytes() const override;
+
+  // The state of one group's slice, as a checkpoint has it.
+  struct State {
+    at::Tensor exp_avg, exp_avg_sq;  // [shard_numel]
+    at::Tensor steps;                // scalar, number of updates
+  };
+  const State& state(std::size_t group_index) const { return states_[group_index]; }
+
+ private:
+  shard::Engine& engine_;
+  AdamWOptions options_;
+  std::vector<std::vector<Range>> ranges_;  // of each trainable group
+  std::vector<State> states_;
+};
+
+struct SgdOptions {
+  double momentum = 0;
+  DecayRule decay;
+};
+
+class Sgd final : public Optimizer {
+ public:
+  Sgd(shard::Engine& engine, SgdOptions options);
+  void step(double lr) override;
+  std::int64_t state_bytes() const override;
+
+ private:
+  shard::Engine& engine_;
+  SgdOptions options_;
+  std::vector<std::vector<Range>> ranges_;
+  std::vector<at::Tensor> momentum_;
+};
+
+// Clips by the global norm that `agree` gave: as torch's clip_grad_norm_, over all slices of all ranks.
+void clip_by_norm(shard::Engine& engine, double norm, double max_norm);
+// Clips every gradient element to [-limit, limit].
+void clip_by_value(shard::Engine& engine, double limit);
+
+}  // namespace floe::optim

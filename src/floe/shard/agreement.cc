@@ -1,0 +1,128 @@
+#include "floe/shard/agreement.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "floe/core/error.h"
+
+namespace floe::shard {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kReportWait = 10s;
+
+std::vector<double> sum_over_ranks(const std::vector<double>& values, comm::World& world,
+                                   const std::string& label) {
+  at::Tensor payload = at::tensor(values, at::kDouble).to(world.device());
+  world.group()->all_reduce(payload, comm::Reduce::sum, label).wait();
+  const at::Tensor host = payload.cpu();
+  return {host.const_data_ptr<double>(), host.const_data_ptr<double>() + host.numel()};
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::string line;
+  for (const char c : text) {
+    if (c == '\n') {
+      lines.push_back(line);
+      line.clear();
+    } else {
+      line += c;
+    }
+  }
+  if (!line.empty()) lines.push_back(line);
+  return lines;
+}
+
+// "" when they are the same.
+std::string first_difference(const std::vector<std::string>& mine,
+                             const std::vector<std::string>& theirs, int my_rank, int their_rank) {
+  for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
+    const std::string a = i < mine.size() ? mine[i] : "nothing more";
+    const std::string b = i < theirs.size() ? theirs[i] : "nothing more";
+    if (a != b) return str("rank ", my_rank, " has ", a, ", rank ", their_rank, " has ", b);
+  }
+  return "";
+}
+
+}  // namespace
+
+void compare_plans(const ShardPlan& plan, comm::World& world) {
+  if (world.backend() == comm::Backend::fake) return;
+  const auto lines = plan.lines();
+  Ledger digest;
+  Hash64 hash;
+  for (const auto& line : lines) hash.add(line);
+  const std::string name = "plan";
+  digest.add("plan", hash.value(), name, 0);
+  const auto words = digest.words();
+  const auto sums = sum_over_ranks({words.begin(), words.end()}, world, "compare plans");
+  if (Ledger::agrees(sums.data(), world.size())) return;
+
+  world.publish(str("plan/", world.rank()), join(lines, "\n"));
+  std::string difference;
+  for (int other = 0; other < world.size() && difference.empty(); ++other) {
+    if (other == world.rank()) continue;
+    if (const auto text = world.lookup(str("plan/", other), kReportWait))
+      difference = first_difference(lines, split_lines(*text), world.rank(), other);
+  }
+  // Nobody leaves before everybody has read: rank 0 may hold the board.
+  world.group()->barrier("plans compared");
+  throw ConfigError(str("the ranks do not have the same plan: ", difference,
+                        "; start all ranks with the same model and configuration"));
+}
+
+std::vector<double> sum_with_ledger(const std::vector<double>& values, const Ledger& ledger,
+                                    comm::World& world) {
+  const auto words = ledger.words();
+  std::vector<double> mine(words.begin(), words.end());
+  mine.insert(mine.end(), values.begin(), values.end());
+  const auto sums = sum_over_ranks(mine, world, "agree");
+  if (world.backend() == comm::Backend::fake || Ledger::agrees(sums.data(), world.size()))
+    return {sums.begin() + Ledger::kWords, sums.end()};
+
+  world.publish(str("ledger/", world.rank()), ledger.recent());
+  std::string reports;
+  for (int rank = 0; rank < world.size(); ++rank)
+    if (const auto text = world.lookup(str("ledger/", rank), kReportWait))
+      reports += str("; rank ", rank, " issued ... ", *text);
+  world.group()->barrier("ledgers compared");
+  throw ShardError(str("the ranks went different ways through the model, so nothing was updated: "
+                       "every rank must run the same units in the same order",
+                       reports));
+}
+
+std::vector<Step> forward_steps(const Schedule& schedule, const ShardPlan& plan) {
+  const auto& evaluated = schedule.last(Schedule::PassKind::evaluate);
+  if (!evaluated.empty()) return evaluated;
+  const auto& trained = schedule.last(Schedule::PassKind::train);
+  const auto turn = std::find_if(trained.begin(), trained.end(),
+                                 [](const Step& step) { return step.kind == Step::Kind::backward; });
+  if (turn != trained.begin()) return {trained.begin(), turn};
+
+  std::vector<Step> steps;
+  std::vector<std::size_t> open;
+  const auto all = [&](std::size_t u) {
+    const auto n = plan.units[u].groups.size();
+    return n == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
+  };
+  const std::size_t root = plan.units.size() - 1;
+  steps.push_back({root, Step::Kind::forward, all(root)});
+  for (std::size_t u = 0; u < root; ++u) {
+    while (!open.empty() && !plan.units[u].name.starts_with(plan.units[open.back()].name + ".")) {
+      steps.push_back({open.back(), Step::Kind::leave, 0});
+      open.pop_back();
+    }
+    steps.push_back({u, Step::Kind::forward, all(u)});
+    open.push_back(u);
+  }
+  for (; !open.empty(); open.pop_back()) steps.push_back({open.back(), Step::Kind::leave, 0});
+  steps.push_back({root, Step::Kind::leave, 0});
+  return steps;
+}
+
+}  // namespace floe::shard

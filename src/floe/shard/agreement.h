@@ -1,0 +1,25 @@
+// Checks that all ranks do the same.
+#pragma once
+
+#include <vector>
+
+#include "floe/comm/world.h"
+#include "floe/shard/ledger.h"
+#include "floe/shard/plan.h"
+#include "floe/shard/schedule.h"
+
+namespace floe::shard {
+
+// Collective: throws ConfigError on every rank when their plans differ, with the first difference.
+void compare_plans(const ShardPlan& plan, comm::World& world);
+
+// Collective: the sums over ranks of `values`, after checking that all ranks have issued the same
+// collectives (see Note [Agreement on order]); throws ShardError on every rank when they have not.
+std::vector<double> sum_with_ledger(const std::vector<double>& values, const Ledger& ledger,
+                                    comm::World& world);
+
+// The steps of a forward without gradients: of the last one, else of the last training pass's
+// forward, else the units in registration order.
+std::vector<Step> forward_steps(const Schedule& schedule, const ShardPlan& plan);
+
+}  // namespace floe::shard

@@ -1,0 +1,44 @@
+// What all parts of one engine share.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "floe/comm/world.h"
+#include "floe/shard/ledger.h"
+#include "floe/shard/observer.h"
+#include "floe/shard/options.h"
+#include "floe/shard/pool.h"
+#include "floe/shard/stream.h"
+
+namespace floe::shard {
+
+struct Context {
+  Context(std::shared_ptr<comm::World> joined, std::int64_t pool_bytes, std::int64_t gradient_bytes)
+      : world(std::move(joined)),
+        device(world->device()),
+        pool("parameter", device, pool_bytes),
+        gradient_pool("gradient", device, gradient_bytes),
+        side(device) {}
+
+  std::shared_ptr<comm::World> world;
+  c10::Device device;
+  BufferPool pool;           // gathered parameters
+  BufferPool gradient_pool;  // unsharded gradients
+  SideStream side;
+  Ledger ledger;
+  Phase phase = Phase::idle;
+  std::vector<Observer*> observers;
+
+  void tell(Event::Kind kind, std::string_view unit, std::string_view group, std::int64_t bytes,
+            double seconds = 0) const {
+    if (observers.empty()) return;
+    const Event event{kind, phase, unit, group, bytes, seconds};
+    for (Observer* observer : observers) observer->on(event);
+  }
+};
+
+}  // namespace floe::shard

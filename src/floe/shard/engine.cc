@@ -1,0 +1,326 @@
+#include "floe/shard/engine.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "floe/core/error.h"
+#include "floe/core/names.h"
+#include "floe/nn/checkpoint.h"
+#include "floe/shard/agreement.h"
+#include "floe/shard/fill.h"
+#include "floe/shard/operator_watch.h"
+#include "floe/shard/unit.h"
+
+namespace floe::shard {
+namespace {
+
+// Told by autograd that a parameter's gradient is complete.
+class GradientHook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit GradientHook(std::function<void()> arrived) : arrived_(std::move(arrived)) {}
+  void operator()(const torch::autograd::Variable&) override { arrived_(); }
+
+ private:
+  std::function<void()> arrived_;
+};
+
+std::shared_ptr<comm::World> required(std::shared_ptr<comm::World> world) {
+  require<ConfigError>(world != nullptr, "ShardOptions::world is missing: pass comm::World::join()");
+  return world;
+}
+
+void cast_buffers(torch::nn::Module& model, const MixedPrecision& mixed, c10::Device device) {
+  const at::AutoGradMode grad_off(false);
+  for (at::Tensor& buffer : model.buffers()) {
+    const bool floating = at::isFloatingType(buffer.scalar_type());
+    const auto dtype = floating && mixed.buffer ? *mixed.buffer : buffer.scalar_type();
+    if (buffer.scalar_type() != dtype || buffer.device() != device)
+      buffer.set_data(buffer.to(device, dtype));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Engine> fully_shard(std::shared_ptr<torch::nn::Module> model, const Policy& policy,
+                                    const ShardOptions& options) {
+  return std::make_shared<Engine>(std::move(model), policy, options);
+}
+
+Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, ShardOptions options)
+    : model_(std::move(model)),
+      options_(std::move(options)),
+      plan_(make_plan(*model_, policy, options_, required(options_.world)->size())),
+      context_(options_.world, plan_.pool_bytes(), plan_.held().gradient_buffers),
+      alive_(std::make_shared<Engine*>(this)) {
+  compare_plans(plan_, *context_.world);
+  for (const PlannedGroup& group : plan_.groups)
+    groups_.push_back(std::make_unique<FlatGroup>(groups_.size(), group, plan_, context_));
+  check_source(plan_, options_);
+  // One group at a time: a foreign module's memory is freed as soon as its slice is taken.
+  for (auto& group : groups_) {
+    fill_group(*group, options_);
+    group->adopt_parameters();
+    if (group->plan().trainable) trainable_.push_back(group.get());
+  }
+  cast_buffers(*model_, options_.mixed_precision, context_.device);
+  connect();
+}
+
+Engine::~Engine() {
+  *alive_ = nullptr;
+  nn::remove_recompute_listener(this);
+  for (auto& unit : units_)
+    if (unit->plan().slot && unit->plan().slot->boundary == unit.get())
+      unit->plan().slot->boundary = nullptr;
+  for (nn::BoundarySlot* slot : plan_.checkpointed) slot->checkpointed = false;
+  for (FlatGroup* group : trainable_)
+    for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
+      torch::autograd::impl::set_post_acc_grad_hooks(group->leaf(i), nullptr);
+}
+
+void Engine::connect() {
+  for (std::size_t u = 0; u < plan_.units.size(); ++u) {
+    std::vector<FlatGroup*> groups;
+    for (const std::size_t g : plan_.units[u].groups) groups.push_back(groups_[g].get());
+    units_.push_back(std::make_unique<Unit>(u, *this, plan_.units[u], std::move(groups)));
+    if (nn::BoundarySlot* slot = plan_.units[u].slot) {
+      require<ConfigError>(slot->boundary == nullptr, "unit '", plan_.units[u].label(),
+                           "' is sharded already; call fully_shard once per model");
+      slot->boundary = units_.back().get();
+    }
+  }
+  for (nn::BoundarySlot* slot : plan_.checkpointed) slot->checkpointed = true;
+  for (FlatGroup* group : trainable_)
+    for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          group->leaf(i), std::make_unique<GradientHook>([this, group, i] { on_gradient(*group, i); }));
+  nn::add_recompute_listener(this, [this] {
+    if (schedule_.open()) enter_backward();
+  });
+  if (options_.watch_operators) watch_ = std::make_unique<OperatorWatch>(*this);
+}
+
+// ---- around a unit's calls ----
+
+void Engine::visit(Unit& unit, Step::Kind kind, std::uint64_t groups) {
+  if (!schedule_.open())
+    schedule_.begin(at::GradMode::is_enabled() || kind == Step::Kind::backward
+                        ? Schedule::PassKind::train
+                        : Schedule::PassKind::evaluate);
+  if (kind == Step::Kind::forward) {
+    forward_depth_ += 1;
+    if (context_.phase != Phase::backward) context_.phase = Phase::forward;
+  }
+  schedule_.record({unit.id(), kind, groups});
+  unit.gather(groups);
+  prefetch();
+}
+
+void Engine::left(Unit& unit) {
+  schedule_.record({unit.id(), Step::Kind::leave, 0});
+  forward_depth_ -= 1;
+  if (forward_depth_ == 0 && schedule_.kind() == Schedule::PassKind::evaluate) end_pass();
+}
+
+void Engine::prefetch() {
+  int depth = 0;
+  for (const Step* step = schedule_.ahead_begin(); step != schedule_.ahead_end(); ++step) {
+    if (depth >= options_.prefetch) return;
+    if (step->kind == Step::Kind::leave) continue;
+    const Unit& unit = *units_[step->unit];
+    bool in_use = true;
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < unit.groups().size(); ++i) {
+      const FlatGroup& group = *unit.groups()[i];
+      if (!(step->groups >> i & 1) || group.plan().in_place()) continue;
+      in_use = in_use && group.held();
+      if (!group.whole()) bytes += group.plan().gathered_bytes();
+    }
+    if (in_use) continue;
+    if (bytes > 0 && !context_.pool.has_room(bytes)) return;
+    for (std::size_t i = 0; i < unit.groups().size(); ++i)
+      if (step->groups >> i & 1) unit.groups()[i]->begin_gather(unit.label(), /*ahead=*/true);
+    depth += 1;
+  }
+}
+
+bool Engine::next_is_backward_of(const Unit& unit) const {
+  for (const Step* step = schedule_.ahead_begin(); step != schedule_.ahead_end(); ++step) {
+    if (step->kind == Step::Kind::leave) continue;
+    if (step->unit == unit.id()) return step->kind == Step::Kind::backward;
+    const auto& groups = units_[step->unit]->groups();
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      if (step->groups >> i & 1 && !groups[i]->plan().in_place() && !groups[i]->held()) return false;
+  }
+  return false;
+}
+
+bool Engine::used_again(const FlatGroup& group) const {
+  const auto& users = group.plan().units;
+  if (users.size() < 2) return false;
+  for (const Step* step = schedule_.ahead_begin(); step != schedule_.ahead_end(); ++step)
+    if (step->kind == Step::Kind::forward &&
+        std::find(users.begin(), users.end(), step->unit) != users.end())
+      return true;
+  return false;
+}
+
+void Engine::end_pass() {
+  if (schedule_.open()) schedule_.end();
+  context_.phase = Phase::idle;
+  if (watch_) watch_->release_all();
+  for (auto& group : groups_) group->drop_unused();
+}
+
+// ---- backward ----
+
+void Engine::enter_backward() {
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (nn::recomputing() || task == backward_task_) return;
+  backward_task_ = task;
+  context_.phase = Phase::backward;
+  for (FlatGroup* group : trainable_) group->begin_backward();
+  torch::autograd::Engine::get_default_engine().queue_callback([alive = alive_] {
+    if (*alive) (*alive)->finish_backward();
+  });
+}
+
+void Engine::on_gradient(FlatGroup& group, std::size_t index) {
+  enter_backward();
+  if (!group.accumulate(index)) return;
+  if (gradient_sync_) reduce(group);
+  for (const std::size_t unit : group.plan().units) units_[unit]->on_group_complete();
+}
+
+void Engine::reduce(FlatGroup& group) {
+  if (reducing_) reducing_->finish_reduce();
+  group.begin_reduce();
+  reducing_ = group.reducing() ? &group : nullptr;
+}
+
+void Engine::finish_backward() {
+  backward_task_ = -1;
+  if (gradient_sync_)
+    for (FlatGroup* group : trainable_)
+      if (group->has_unreduced()) reduce(*group);
+  if (reducing_) std::exchange(reducing_, nullptr)->finish_reduce();
+  for (auto& unit : units_) unit->close_calls();
+  end_pass();
+}
+
+// ---- between steps ----
+
+Agreement Engine::agree(bool locally_finite, std::span<const double> values) {
+  const at::AutoGradMode grad_off(false);
+  double squares = 0;
+  bool finite = locally_finite;
+  for (const FlatGroup* group : trainable_) {
+    if (!group->gradient().defined()) continue;
+    const double norm = at::linalg_vector_norm(group->gradient(), 2).item<double>();
+    finite = finite && std::isfinite(norm);
+    squares += norm * norm / group->plan().replicas;
+  }
+  std::vector<double> mine{finite ? squares : 0.0, finite ? 0.0 : 1.0};
+  mine.insert(mine.end(), values.begin(), values.end());
+  context_.tell(Event::Kind::agree, "", "", static_cast<std::int64_t>(mine.size() * sizeof(double)));
+  const std::vector<double> sums = sum_with_ledger(mine, context_.ledger, *context_.world);
+  Agreement result;
+  result.finite = sums[1] == 0;
+  result.gradient_norm = result.finite ? std::sqrt(sums[0]) : std::nan("");
+  result.sums.assign(sums.begin() + 2, sums.end());
+  return result;
+}
+
+void Engine::scale_gradients(double factor) {
+  const at::AutoGradMode grad_off(false);
+  for (FlatGroup* group : trainable_)
+    if (group->gradient().defined()) {
+      at::Tensor gradient = group->gradient();
+      gradient.mul_(factor);
+    }
+}
+
+void Engine::clear_gradients() {
+  for (FlatGroup* group : trainable_) group->clear_gradient();
+}
+
+bool Engine::any_rank_has(bool work) {
+  return sum_with_ledger({work ? 1.0 : 0.0}, context_.ledger, *context_.world)[0] > 0;
+}
+
+void Engine::empty_forward() {
+  const at::AutoGradMode grad_off(false);
+  const std::vector<Step> steps = forward_steps(schedule_, plan_);
+  for (const Step& step : steps) {
+    Unit& unit = *units_[step.unit];
+    if (step.kind == Step::Kind::forward) {
+      visit(unit, Step::Kind::forward, step.groups);
+    } else {
+      for (std::size_t i = 0; i < unit.groups().size(); ++i)
+        unit.groups()[i]->drop(unit.label(), used_again(*unit.groups()[i]));
+      left(unit);
+    }
+  }
+}
+
+// ---- looking inside ----
+
+FlatGroup& Engine::group_of(const std::string& name, std::size_t& index) {
+  std::vector<std::string> names;
+  for (auto& group : groups_)
+    for (std::size_t i = 0; i < group->plan().parameters.size(); ++i) {
+      const PlannedParameter& parameter = group->parameter(i);
+      const auto& others = parameter.other_names;
+      if (parameter.name == name || std::find(others.begin(), others.end(), name) != others.end()) {
+        index = i;
+        return *group;
+      }
+      names.push_back(parameter.name);
+    }
+  throw ShardError(str("there is no parameter '", name, "'", did_you_mean(name, names)));
+}
+
+at::Tensor Engine::full_parameter(const std::string& name) {
+  std::size_t i = 0;
+  FlatGroup& group = group_of(name, i);
+  const auto& layout = group.plan().layout;
+  return group.gather_values().narrow(0, layout.offset(i), layout.numel(i)).view(group.parameter(i).shape);
+}
+
+at::Tensor Engine::full_gradient(const std::string& name) {
+  std::size_t i = 0;
+  FlatGroup& group = group_of(name, i);
+  const auto& layout = group.plan().layout;
+  const at::Tensor whole = group.gather_gradient();
+  if (!whole.defined()) return whole;
+  return whole.narrow(0, layout.offset(i), layout.numel(i)).view(group.parameter(i).shape);
+}
+
+void Engine::remove_observer(Observer* observer) { std::erase(context_.observers, observer); }
+
+MemoryInUse Engine::memory() const {
+  MemoryInUse memory;
+  for (const auto& group : groups_) {
+    const auto bytes = static_cast<std::int64_t>(group->shard().nbytes());
+    (group->plan().trainable ? memory.trainable_shards : memory.frozen_shards) += bytes;
+    if (group->gradient().defined())
+      memory.gradient_shards += static_cast<std::int64_t>(group->gradient().nbytes());
+  }
+  memory.pool_held = context_.pool.held_bytes();
+  memory.pool_used = context_.pool.used_bytes();
+  memory.pool_peak = context_.pool.peak_bytes();
+  memory.gradient_pool_held = context_.gradient_pool.held_bytes();
+  memory.gradient_pool_peak = context_.gradient_pool.peak_bytes();
+  return memory;
+}
+
+}  // namespace floe::shard

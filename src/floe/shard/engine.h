@@ -1,0 +1,137 @@
+// The engine: a model whose parameters, gradients and optimizer state are sliced over ranks.
+//
+//   auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, {.world = comm::World::join()});
+//   auto loss = ...model(ids)...;
+//   loss.backward();
+//   auto step = engine->agree();              // one small all-reduce: global norm, all finite?
+//   if (step.finite) optimizer.step();
+//
+// Threads: forward, backward and every call here come from one thread (backward may run on autograd's
+// device thread meanwhile). Collective functions must be called by all ranks in the same order.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "floe/shard/flat_group.h"
+#include "floe/shard/observer.h"
+#include "floe/shard/options.h"
+#include "floe/shard/plan.h"
+#include "floe/shard/schedule.h"
+
+namespace floe::shard {
+
+class Unit;
+class OperatorWatch;
+
+// What all ranks know before an update.
+struct Agreement {
+  double gradient_norm = 0;  // global L2 norm over every trainable element
+  bool finite = true;        // no rank saw a gradient, or said of its loss, that is not finite
+  std::vector<double> sums;  // of what each rank passed along
+};
+
+// Bytes that this rank holds now, by owner.
+struct MemoryInUse {
+  std::int64_t trainable_shards = 0, frozen_shards = 0, gradient_shards = 0;
+  std::int64_t pool_held = 0, pool_used = 0, pool_peak = 0;
+  std::int64_t gradient_pool_held = 0, gradient_pool_peak = 0;
+};
+
+class Engine {
+ public:
+  // Collective: see fully_shard.
+  Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, ShardOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const ShardPlan& plan() const { return plan_; }
+  const ShardOptions& options() const { return options_; }
+  comm::World& world() const { return *context_.world; }
+  torch::nn::Module& model() const { return *model_; }
+
+  // The groups that train, in plan order: slices, their gradients and what they consist of.
+  std::span<FlatGroup* const> trainable_groups() const { return trainable_; }
+  const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
+
+  // Whether backward reduces gradients. Off, they stay whole and grow until a backward with it on:
+  // fewer reductions for more memory when accumulating.
+  void set_gradient_sync(bool on) { gradient_sync_ = on; }
+
+  // Collective: the global gradient norm, whether everything is finite on all ranks, and the sums over
+  // ranks of `values`, in one small all-reduce. Throws ShardError on all ranks when they have issued
+  // different collectives since the start (see Note [Agreement on order]).
+  Agreement agree(bool locally_finite = true, std::span<const double> values = {});
+  // Multiplies every gradient slice.
+  void scale_gradients(double factor);
+  // Forgets all gradients; the next backward starts anew.
+  void clear_gradients();
+
+  // Collective: true when any rank has work. Loops of unequal length stay in step with it:
+  //   while (engine->any_rank_has(batch.has_value()))
+  //     if (batch) evaluate(*batch); else engine->empty_forward();
+  bool any_rank_has(bool work);
+  // Collective: takes part in a forward without gradients of the other ranks.
+  void empty_forward();
+
+  // Collective: a whole parameter in storage dtype, or its whole gradient (undefined when there is
+  // none). By any of its names; throws ShardError for an unknown one.
+  at::Tensor full_parameter(const std::string& name);
+  at::Tensor full_gradient(const std::string& name);
+
+  // Not owned; told of everything from now on.
+  void add_observer(Observer* observer) { context_.observers.push_back(observer); }
+  void remove_observer(Observer* observer);
+
+  MemoryInUse memory() const;
+
+ private:
+  friend class Unit;
+  friend class OperatorWatch;
+
+  void connect();
+  FlatGroup& group_of(const std::string& name, std::size_t& index);
+
+  // ---- called by units, on the way ----
+  void visit(Unit& unit, Step::Kind kind, std::uint64_t groups);
+  void left(Unit& unit);
+  // Whether nothing that is not whole now comes between here and the unit's own backward.
+  bool next_is_backward_of(const Unit& unit) const;
+  // Whether a forward of another unit in this pass uses the group again.
+  bool used_again(const FlatGroup& group) const;
+  void prefetch();
+  void enter_backward();
+  void finish_backward();
+  void on_gradient(FlatGroup& group, std::size_t index);
+  void reduce(FlatGroup& group);
+  void end_pass();
+
+  std::shared_ptr<torch::nn::Module> model_;
+  ShardOptions options_;
+  ShardPlan plan_;
+  Context context_;
+  std::vector<std::unique_ptr<FlatGroup>> groups_;
+  std::vector<FlatGroup*> trainable_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::unique_ptr<OperatorWatch> watch_;
+  Schedule schedule_;
+  int forward_depth_ = 0;
+  int backward_task_ = -1;
+  bool gradient_sync_ = true;
+  FlatGroup* reducing_ = nullptr;
+  std::shared_ptr<Engine*> alive_;  // autograd callbacks may outlive the engine
+};
+
+// Shards a model in place: parameter names, types and the way it is called stay as they are.
+// Collective: all ranks, with the same model, policy and options; ranks that differ fail with the
+// first difference. Throws ConfigError for a policy that matches nothing.
+std::shared_ptr<Engine> fully_shard(std::shared_ptr<torch::nn::Module> model, const Policy& policy,
+                                    const ShardOptions& options);
+
+}  // namespace floe::shard

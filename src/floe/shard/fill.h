@@ -1,0 +1,16 @@
+// First values of a group's slice: from files, from the counter-based generator, or from a foreign
+// module that has them already. A rank touches only the elements it owns.
+#pragma once
+
+#include "floe/shard/flat_group.h"
+#include "floe/shard/options.h"
+
+namespace floe::shard {
+
+// Every defect of the source at once: shapes that differ, by name, with what was expected and found.
+// Throws DataError.
+void check_source(const ShardPlan& plan, const ShardOptions& options);
+
+void fill_group(FlatGroup& group, const ShardOptions& options);
+
+}  // namespace floe::shard

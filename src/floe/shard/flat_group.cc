@@ -1,0 +1,289 @@
+#include "floe/shard/flat_group.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <chrono>
+#include <utility>
+
+#include "floe/core/error.h"
+
+namespace floe::shard {
+namespace {
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// A one-dimensional tensor over a storage that has its size but no memory.
+at::Tensor storage_without_memory(std::int64_t numel, c10::ScalarType dtype, c10::Device device) {
+  const auto bytes = static_cast<std::size_t>(numel) * c10::elementSize(dtype);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, device),
+                       /*allocator=*/nullptr, /*resizable=*/false);
+  return at::empty({0}, at::TensorOptions().dtype(dtype).device(device))
+      .set_(std::move(storage), 0, {numel}, {1});
+}
+
+}  // namespace
+
+FlatGroup::FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole,
+                     Context& context)
+    : id_(id),
+      plan_(plan),
+      whole_plan_(whole),
+      context_(context),
+      mesh_(context.world->mesh(plan.shard_size)),
+      shard_rank_(mesh_.shard->rank()) {
+  const at::AutoGradMode grad_off(false);
+  const bool in_host = plan_.offloaded || context_.device.is_cpu();
+  auto options = at::TensorOptions().dtype(plan_.storage_dtype);
+  options = in_host ? options.pinned_memory(plan_.offloaded && !context_.device.is_cpu())
+                    : options.device(context_.device);
+  shard_ = at::empty({plan_.layout.shard_numel()}, options);
+  flat_ = plan_.in_place() ? shard_
+                           : storage_without_memory(plan_.layout.padded_numel(), plan_.param_dtype,
+                                                    context_.device);
+  if (plan_.in_place()) state_ = State::whole;
+  filled_.assign(plan_.parameters.size(), false);
+  arrived_ = filled_;
+}
+
+const PlannedParameter& FlatGroup::parameter(std::size_t index) const {
+  return whole_plan_.parameters[plan_.parameters[index]];
+}
+
+void FlatGroup::adopt_parameters() {
+  for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
+    at::Tensor leaf = this->leaf(i);
+    {
+      const at::AutoGradMode grad_off(false);
+      leaf.set_data(flat_.narrow(0, plan_.layout.offset(i), plan_.layout.numel(i))
+                        .view(parameter(i).shape));
+      leaf.mutable_grad().reset();
+    }
+    leaf.requires_grad_(plan_.trainable);
+    // Held here so that reference counts do not depend on which graphs are alive.
+    if (plan_.trainable) accumulators_.push_back(torch::autograd::impl::grad_accumulator(leaf));
+  }
+  if (!plan_.in_place()) attach(nullptr);
+}
+
+void FlatGroup::set_requires_grad(bool on) {
+  for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
+    at::Tensor leaf = this->leaf(i);
+    leaf.requires_grad_(on);
+  }
+}
+
+// ---- gathering ----
+
+void FlatGroup::attach(void* data) {
+  auto* storage = flat_.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(data, context_.device));
+  storage->set_nbytes(data ? static_cast<std::size_t>(plan_.gathered_bytes()) : 0);
+}
+
+void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
+  if (state_ != State::released) return;
+  const at::AutoGradMode grad_off(false);
+  buffer_ = context_.pool.take(plan_.gathered_bytes());
+  attach(buffer_.mutable_data_ptr());
+  state_ = State::gathering;
+  if (plan_.shard_size > 1) {
+    context_.ledger.add("gather", id_, plan_.name, plan_.gathered_bytes());
+    context_.tell(ahead ? Event::Kind::prefetch : Event::Kind::gather, unit, plan_.name,
+                  plan_.gathered_bytes());
+  }
+  gather_ = context_.side.run([&]() -> comm::Work {
+    const std::int64_t numel = plan_.layout.shard_numel();
+    at::Tensor own = flat_.narrow(0, shard_rank_ * numel, numel);
+    const bool same = shard_.scalar_type() == own.scalar_type() && shard_.device() == own.device();
+    if (plan_.shard_size == 1) {
+      own.copy_(shard_, /*non_blocking=*/true);
+      return {};
+    }
+    if (!same) own.copy_(shard_, /*non_blocking=*/true);  // the cast lands where it is sent from
+    return mesh_.shard->all_gather(flat_, same ? shard_ : own, plan_.name);
+  });
+}
+
+void FlatGroup::finish_gather(std::string_view unit) {
+  if (state_ != State::gathering) return;
+  const Stopwatch watch;
+  gather_.wait();
+  state_ = State::whole;
+  if (plan_.shard_size > 1) context_.tell(Event::Kind::wait, unit, plan_.name, 0, watch.seconds());
+}
+
+void FlatGroup::drop(std::string_view unit, bool again_soon) {
+  holds_ -= 1;
+  if (holds_ == 0 && !again_soon) release(unit);
+}
+
+void FlatGroup::drop_unused() {
+  if (holds_ == 0) release("");
+}
+
+void FlatGroup::release(std::string_view unit) {
+  if (plan_.in_place() || state_ == State::released) return;
+  gather_.wait();
+  attach(nullptr);
+  context_.pool.give_back(std::move(buffer_));
+  buffer_ = at::Tensor();
+  state_ = State::released;
+  context_.tell(Event::Kind::release, unit, plan_.name, plan_.gathered_bytes());
+}
+
+std::int64_t FlatGroup::references() const {
+  auto count = static_cast<std::int64_t>(flat_.storage().use_count());
+  for (std::size_t i = 0; i < plan_.parameters.size(); ++i)
+    count += static_cast<std::int64_t>(leaf(i).use_count());
+  return count;
+}
+
+at::Tensor FlatGroup::gathered(const at::Tensor& slice, const char* what) {
+  if (plan_.shard_size == 1) return slice.clone();
+  const at::Tensor on_device = slice.to(context_.device);
+  at::Tensor whole = at::empty({plan_.layout.padded_numel()}, on_device.options());
+  context_.ledger.add(what, id_, plan_.name, static_cast<std::int64_t>(whole.nbytes()));
+  mesh_.shard->all_gather(whole, on_device, plan_.name).wait();
+  return whole;
+}
+
+at::Tensor FlatGroup::gather_values() {
+  const at::AutoGradMode grad_off(false);
+  return gathered(shard_, "gather values");
+}
+
+at::Tensor FlatGroup::gather_gradient() {
+  const at::AutoGradMode grad_off(false);
+  return gradient_.defined() ? gathered(gradient_, "gather gradient") : at::Tensor();
+}
+
+// ---- gradients ----
+
+bool FlatGroup::gradient_in_place() const {
+  return plan_.shard_size == 1 && plan_.reduce_dtype == plan_.storage_dtype &&
+         shard_.device() == context_.device;
+}
+
+void FlatGroup::open_gradient_buffer() {
+  if (unreduced_.defined()) return;
+  const auto options = at::TensorOptions().dtype(plan_.reduce_dtype).device(context_.device);
+  if (gradient_in_place() && !gradient_reduced_) {
+    if (!gradient_.defined()) gradient_ = at::empty({plan_.layout.padded_numel()}, options);
+    unreduced_ = gradient_;
+  } else {
+    finish_reduce();
+    unreduced_buffer_ = context_.gradient_pool.take(plan_.gradient_bytes());
+    unreduced_ = unreduced_buffer_.narrow(0, 0, plan_.gradient_bytes()).view(plan_.reduce_dtype);
+  }
+  const std::int64_t padding = plan_.layout.padded_numel() - plan_.layout.numel();
+  if (padding > 0) unreduced_.narrow(0, plan_.layout.numel(), padding).zero_();
+}
+
+void FlatGroup::close_gradient_buffer() {
+  unreduced_ = at::Tensor();
+  if (unreduced_buffer_.defined()) context_.gradient_pool.give_back(std::move(unreduced_buffer_));
+  unreduced_buffer_ = at::Tensor();
+  filled_.assign(filled_.size(), false);
+}
+
+void FlatGroup::begin_backward() {
+  arrived_.assign(arrived_.size(), false);
+  num_arrived_ = 0;
+}
+
+bool FlatGroup::accumulate(std::size_t index) {
+  const at::AutoGradMode grad_off(false);
+  at::Tensor leaf = this->leaf(index);
+  at::Tensor& gradient = leaf.mutable_grad();
+  if (!gradient.defined()) return false;
+  open_gradient_buffer();
+  at::Tensor place = unreduced_.narrow(0, plan_.layout.offset(index), plan_.layout.numel(index))
+                         .view(parameter(index).shape);
+  if (filled_[index])
+    place.add_(gradient);
+  else
+    place.copy_(gradient);
+  gradient.reset();
+  filled_[index] = true;
+  dirty_ = true;
+  if (arrived_[index]) return false;
+  arrived_[index] = true;
+  num_arrived_ += 1;
+  return complete();
+}
+
+void FlatGroup::begin_reduce() {
+  const at::AutoGradMode grad_off(false);
+  dirty_ = false;
+  for (std::size_t i = 0; i < filled_.size(); ++i)
+    if (!filled_[i]) unreduced_.narrow(0, plan_.layout.offset(i), plan_.layout.numel(i)).zero_();
+  filled_.assign(filled_.size(), true);
+  // Alone, the buffer is the gradient: further micro-steps add to it.
+  if (plan_.shard_size == 1 && plan_.replicas == 1 && gradient_in_place()) return;
+
+  const bool sliced = plan_.shard_size > 1;
+  const std::int64_t slice_bytes =
+      plan_.layout.shard_numel() * static_cast<std::int64_t>(c10::elementSize(plan_.reduce_dtype));
+  if (sliced) {
+    context_.ledger.add("reduce-scatter", id_, plan_.name, plan_.gradient_bytes());
+    context_.tell(Event::Kind::reduce, "", plan_.name, plan_.gradient_bytes());
+    const bool straight = !gradient_.defined() && plan_.reduce_dtype == plan_.storage_dtype &&
+                          shard_.device() == context_.device;
+    reduced_ = at::empty({plan_.layout.shard_numel()}, unreduced_.options());
+    if (straight) gradient_ = reduced_;
+  } else {
+    reduced_ = unreduced_;
+  }
+  if (plan_.replicas > 1) {
+    context_.ledger.add("all-reduce", id_, plan_.name, slice_bytes);
+    context_.tell(sliced ? Event::Kind::replicate : Event::Kind::reduce, "", plan_.name, slice_bytes);
+  }
+  reduction_ = context_.side.run([&]() -> comm::Work {
+    comm::Work work;
+    if (sliced)
+      work = mesh_.shard->reduce_scatter(reduced_, unreduced_, comm::Reduce::average, plan_.name);
+    if (plan_.replicas > 1) {
+      work.wait();
+      work = mesh_.replicate->all_reduce(reduced_, comm::Reduce::average, plan_.name);
+    }
+    return work;
+  });
+}
+
+void FlatGroup::finish_reduce() {
+  if (!reduction_.pending()) return;
+  const at::AutoGradMode grad_off(false);
+  const Stopwatch watch;
+  reduction_.wait();
+  context_.tell(Event::Kind::wait, "", plan_.name, 0, watch.seconds());
+  if (!gradient_.defined()) {
+    gradient_ = reduced_.to(shard_.device(), shard_.scalar_type());
+    if (unreduced_buffer_.defined() && gradient_.is_alias_of(unreduced_buffer_))
+      gradient_ = gradient_.clone();
+  } else if (!gradient_.is_alias_of(reduced_)) {
+    gradient_.add_(reduced_.to(gradient_.device()));
+  }
+  gradient_reduced_ = true;
+  reduced_ = at::Tensor();
+  close_gradient_buffer();
+}
+
+void FlatGroup::clear_gradient() {
+  finish_reduce();
+  close_gradient_buffer();
+  gradient_ = at::Tensor();
+  gradient_reduced_ = false;
+  dirty_ = false;
+}
+
+}  // namespace floe::shard

@@ -1,0 +1,135 @@
+// One group at run time: a slice of a flat buffer, the buffer itself while it is whole, and the
+// gradients on their way from whole to slice.
+//
+// Note [Zero copy]
+// The parameters are leaf tensors that view one persistent storage. Gathering puts a pool buffer
+// under that storage and all-gathers straight into it; releasing takes the buffer away again. Tensors
+// that autograd saved keep pointing to the storage, so they see the parameters again when backward
+// has gathered them. The views have version counters of their own (`variable_data`), so refilling is
+// not a modification for autograd.
+//
+// Note [Who needs the parameters in backward]
+// Nobody has to say it: what backward reads, autograd has saved, and what it saved it refers to. If
+// the reference counts of the parameters and of their storage are the same after a forward as
+// before, its backward does without them (an embedding's does), and they are not gathered for it.
+//
+// Note [Gradients]
+// A gradient that autograd has finished is moved into its place in a flat buffer of the reduction's
+// dtype at once and forgotten by the parameter. When the last parameter of the group has arrived, the
+// buffer is the reduce-scatter's input. At most one reduction is under way while the next buffer
+// fills. Where nothing is sliced and dtypes agree, the buffer is the gradient itself.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "floe/shard/context.h"
+#include "floe/shard/plan.h"
+
+namespace floe::shard {
+
+class FlatGroup {
+ public:
+  // Makes the slice, uninitialised. Collective: its process groups are made on first use.
+  FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole, Context& context);
+  FlatGroup(const FlatGroup&) = delete;
+  FlatGroup& operator=(const FlatGroup&) = delete;
+
+  std::size_t id() const { return id_; }
+  const PlannedGroup& plan() const { return plan_; }
+  const std::string& name() const { return plan_.name; }
+  const PlannedParameter& parameter(std::size_t index) const;
+
+  // Turns the model's parameters into views of this group; their own memory, if any, is freed.
+  void adopt_parameters();
+  // The model's tensor for a parameter.
+  const at::Tensor& leaf(std::size_t index) const { return parameter(index).tensor; }
+
+  // This rank's slice in storage dtype [shard_numel]; the optimizer updates it.
+  const at::Tensor& shard() const { return shard_; }
+  // This rank's slice of the reduced gradient; undefined when none has arrived since `clear_gradient`.
+  const at::Tensor& gradient() const { return gradient_; }
+  std::vector<Piece> pieces() const { return plan_.layout.pieces(shard_rank_); }
+  const comm::Mesh& mesh() const { return mesh_; }
+
+  // ---- gathering. Collective over the shard group where it is sliced. ----
+  bool whole() const { return state_ != State::released; }
+  bool held() const { return holds_ > 0; }
+  // Begins the all-gather unless the group is whole already.
+  void begin_gather(std::string_view unit, bool ahead);
+  // Waits for it; the parameters may be used now.
+  void finish_gather(std::string_view unit);
+  // Whole as long as somebody holds it.
+  void hold() { holds_ += 1; }
+  // `again_soon`: another unit of this pass uses it, so it stays whole without a holder.
+  void drop(std::string_view unit, bool again_soon = false);
+  // Gives up what was gathered ahead and never used.
+  void drop_unused();
+
+  // References to the parameters and their storage, by whoever.
+  std::int64_t references() const;
+
+  // Whole copies in storage dtype, for tests and exports. Collective over the shard group.
+  at::Tensor gather_values();
+  at::Tensor gather_gradient();
+
+  // ---- gradients ----
+  // Called when autograd has finished the gradient of parameter `index`. True when it was the last.
+  bool accumulate(std::size_t index);
+  // Something arrived since the last reduction.
+  bool has_unreduced() const { return dirty_; }
+  // Every parameter has received its gradient in this backward.
+  bool complete() const { return num_arrived_ == plan_.parameters.size(); }
+  void begin_backward();
+  // Collective over the group's mesh: parameters without a gradient count as zero.
+  void begin_reduce();
+  void finish_reduce();
+  bool reducing() const { return reduction_.pending(); }
+  void clear_gradient();
+
+  // Stops (or lets) autograd compute gradients for this group.
+  void set_requires_grad(bool on);
+
+ private:
+  enum class State { released, gathering, whole };
+
+  void attach(void* data);
+  void release(std::string_view unit);
+  // The gradient buffer is the gradient: nothing is sliced, dtypes agree.
+  bool gradient_in_place() const;
+  void open_gradient_buffer();
+  void close_gradient_buffer();
+  at::Tensor gathered(const at::Tensor& slice, const char* what);
+
+  std::size_t id_;
+  const PlannedGroup& plan_;
+  const ShardPlan& whole_plan_;
+  Context& context_;
+  const comm::Mesh& mesh_;
+  int shard_rank_;
+
+  at::Tensor shard_;
+  at::Tensor flat_;                       // [padded] over the persistent storage
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  State state_ = State::released;
+  int holds_ = 0;
+  at::Tensor buffer_;                     // from the pool, under the storage
+  SideOp gather_;
+
+  at::Tensor gradient_;                   // [shard_numel], storage dtype
+  at::Tensor unreduced_;                  // [padded], reduce dtype
+  at::Tensor unreduced_buffer_;           // from the gradient pool; undefined when in place
+  std::vector<bool> filled_;              // which parameters have a value in `unreduced_`
+  std::vector<bool> arrived_;             // ... received one in this backward
+  std::size_t num_arrived_ = 0;
+  bool dirty_ = false;
+  bool gradient_reduced_ = false;         // `gradient_` holds a finished reduction
+  SideOp reduction_;
+  at::Tensor reduced_;                    // the reduction's output
+};
+
+}  // namespace floe::shard

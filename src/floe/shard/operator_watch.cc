@@ -1,0 +1,94 @@
+#include "floe/shard/operator_watch.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "floe/core/log.h"
+#include "floe/shard/unit.h"
+
+namespace floe::shard {
+namespace {
+
+// Callbacks are plain functions: they find the watches here. One per engine that watches.
+std::vector<OperatorWatch*>& watches() {
+  static std::vector<OperatorWatch*> instance;
+  return instance;
+}
+
+thread_local bool inside = false;  // what gathering itself runs is not watched
+
+std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& function) {
+  if (inside) return nullptr;
+  inside = true;
+  try {
+    for (OperatorWatch* watch : watches()) watch->touch(function);
+  } catch (const std::exception& e) {
+    // Exceptions do not leave a callback. The operator would read memory that is not there.
+    log::error("gathering for operator ", function.name(), " failed: ", e.what());
+    inside = false;
+    std::terminate();
+  }
+  inside = false;
+  return nullptr;
+}
+
+}  // namespace
+
+OperatorWatch::OperatorWatch(Engine& engine) : engine_(engine) {
+  for (const auto& unit : engine.units_) {
+    if (unit->plan().slot) continue;
+    for (const FlatGroup* group : unit->groups())
+      if (!group->plan().in_place())
+        unit_of_storage_[group->leaf(0).storage().unsafeGetStorageImpl()] = unit->id();
+  }
+  watches().push_back(this);
+  if (watches().size() == 1)
+    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&on_operator)
+                                        .needsInputs(true)
+                                        .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+OperatorWatch::~OperatorWatch() {
+  std::erase(watches(), this);
+  if (handle_) at::removeCallback(handle_);
+}
+
+void OperatorWatch::touch(const at::RecordFunction& function) {
+  touched_.clear();
+  for (const c10::IValue& input : function.inputs()) touch(input);
+  if (touched_.empty()) return;
+  for (const std::size_t id : touched_) {
+    if (std::find(whole_.begin(), whole_.end(), id) != whole_.end()) continue;
+    Unit& unit = *engine_.units_[id];
+    unit.gather(~std::uint64_t{0});
+    whole_.push_back(id);
+  }
+  std::erase_if(whole_, [&](std::size_t id) {
+    if (std::find(touched_.begin(), touched_.end(), id) != touched_.end()) return false;
+    engine_.units_[id]->drop(~std::uint64_t{0});
+    return true;
+  });
+}
+
+void OperatorWatch::touch(const c10::IValue& value) {
+  if (value.isTensor()) {
+    touch(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) touch(tensor);
+  }
+}
+
+void OperatorWatch::touch(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return;
+  const auto found = unit_of_storage_.find(tensor.storage().unsafeGetStorageImpl());
+  if (found == unit_of_storage_.end()) return;
+  if (std::find(touched_.begin(), touched_.end(), found->second) == touched_.end())
+    touched_.push_back(found->second);
+}
+
+void OperatorWatch::release_all() {
+  for (const std::size_t id : whole_) engine_.units_[id]->drop(~std::uint64_t{0});
+  whole_.clear();
+}
+
+}  // namespace floe::shard

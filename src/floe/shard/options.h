@@ -1,0 +1,92 @@
+// What a user decides about sharding.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace floe::comm {
+class World;
+}
+namespace floe {
+class TensorSource;
+}
+
+namespace floe::shard {
+
+// How long a rank holds whole parameters, and who holds the slices:
+enum class Strategy {
+  full_shard,     // slices over all ranks; whole only while a unit computes (ZeRO-3)
+  shard_grad_op,  // slices over all ranks; whole from a unit's forward to its backward (ZeRO-2)
+  no_shard,       // every rank holds everything; gradients are averaged (DDP)
+  hybrid,         // slices over `hybrid_shard_size` neighbours, copies across (HSDP)
+};
+const char* name_of(Strategy strategy);
+
+// Where frozen parameters live.
+enum class Residency {
+  sharded,    // as the strategy says
+  resident,   // a whole copy on every rank, never gathered
+  automatic,  // resident as far as `memory_budget_bytes` goes, most traffic saved per byte first
+};
+
+struct MixedPrecision {
+  std::optional<c10::ScalarType> param;   // of gathered parameters; null: as they are
+  std::optional<c10::ScalarType> reduce;  // of gradient reductions; null: that of gradients
+  std::optional<c10::ScalarType> buffer;  // of floating-point buffers; null: as they are
+  bool cast_inputs = true;                // floating-point inputs of units become `param`
+};
+
+struct FrozenOptions {
+  Residency residency = Residency::sharded;
+  // automatic: what frozen parameters may occupy on a rank, resident copies and slices together.
+  std::int64_t memory_budget_bytes = 0;
+  std::optional<c10::ScalarType> dtype;  // storage; null: MixedPrecision::param, else as they are
+};
+
+// Which modules are units. Each entry of `units` is a class name ("DecoderLayer") or, when it has one
+// of . * ? [, a pattern over dotted names ("layers.*"). An entry that matches nothing is an error.
+struct Policy {
+  std::vector<std::string> units;
+  // Modules whose parameters (without those of inner units) reach this number are units; 0: off.
+  std::int64_t min_unit_numel = 0;
+  // A module outside all units that itself owns at least this many elements (an embedding, a head)
+  // is a unit of its own; smaller leftovers stay gathered while the root computes.
+  std::int64_t lone_unit_numel = 1 << 16;
+};
+
+struct ShardOptions {
+  std::shared_ptr<comm::World> world;  // required
+
+  Strategy strategy = Strategy::full_shard;
+  int hybrid_shard_size = 8;
+  // Per unit, by pattern or class name; the first match wins over `strategy`.
+  std::vector<std::pair<std::string, Strategy>> unit_strategies;
+
+  MixedPrecision mixed_precision;
+  FrozenOptions frozen;
+  bool cpu_offload = false;  // slices, their gradients and optimizer state stay in host memory
+  int prefetch = 1;          // how many units ahead are gathered while one computes
+
+  // Units or other modules, by class name or pattern, whose forward is recomputed in backward.
+  std::vector<std::string> activation_checkpointing;
+
+  // Patterns of the parameters that train; null: those with requires_grad.
+  std::optional<std::vector<std::string>> trainable;
+
+  // Where values come from. Parameters that the source has are read from it, byte ranges only; the
+  // others start as their module says, from this seed.
+  const TensorSource* source = nullptr;
+  std::uint64_t seed = 0;
+
+  // Gather units that have no boundary (closed foreign containers) by watching operators. See
+  // Note [Watching operators].
+  bool watch_operators = false;
+};
+
+}  // namespace floe::shard

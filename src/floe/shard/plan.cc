@@ -1,0 +1,339 @@
+#include "floe/shard/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+
+#include "floe/core/bytes.h"
+#include "floe/core/error.h"
+#include "floe/core/names.h"
+#include "floe/nn/module.h"
+#include "floe/shard/residency.h"
+
+namespace floe::shard {
+namespace {
+
+struct Place {
+  std::string name;
+  torch::nn::Module* module;
+  torch::nn::Module* parent;
+};
+
+// Every module once, in registration order, the root first.
+std::vector<Place> places_of(torch::nn::Module& root) {
+  std::vector<Place> places;
+  std::set<const torch::nn::Module*> seen;
+  auto walk = [&](auto& self, torch::nn::Module& module, torch::nn::Module* parent,
+                  const std::string& name) -> void {
+    if (!seen.insert(&module).second) return;
+    places.push_back({name, &module, parent});
+    for (const auto& item : module.named_children())
+      self(self, *item.value(), &module, name.empty() ? item.key() : name + "." + item.key());
+  };
+  walk(walk, root, nullptr, "");
+  return places;
+}
+
+bool is_pattern(const std::string& entry) { return entry.find_first_of(".*?[") != std::string::npos; }
+
+bool matches(const std::string& entry, const std::string& name, const torch::nn::Module& module) {
+  if (is_pattern(entry)) return glob_match(entry, name);
+  return nn::class_name(module) == entry || name == entry;
+}
+
+// Modules (never the root) that an entry of a policy names; none is an error with near names.
+std::vector<const Place*> select(const std::vector<Place>& places, const std::string& entry,
+                                 const char* key) {
+  std::vector<const Place*> found;
+  for (const Place& place : places)
+    if (!place.name.empty() && matches(entry, place.name, *place.module)) found.push_back(&place);
+  if (!found.empty()) return found;
+  std::set<std::string> classes;
+  std::vector<std::string> names;
+  for (const Place& place : places) {
+    if (place.name.empty()) continue;
+    classes.insert(nn::class_name(*place.module));
+    names.push_back(place.name);
+  }
+  const std::vector<std::string> candidates =
+      is_pattern(entry) ? names : std::vector<std::string>(classes.begin(), classes.end());
+  throw ConfigError(str(key, ": '", entry, "' matches no module", did_you_mean(entry, candidates),
+                        " (classes in this model: ", join(classes), ")"));
+}
+
+std::int64_t own_numel(torch::nn::Module& module) {
+  std::int64_t numel = 0;
+  for (const auto& parameter : module.parameters(/*recurse=*/false)) numel += parameter.numel();
+  return numel;
+}
+
+class Planner {
+ public:
+  Planner(torch::nn::Module& root, const Policy& policy, const ShardOptions& options, int world_size)
+      : root_(root), policy_(policy), options_(options), places_(places_of(root)) {
+    plan_.world_size = world_size;
+  }
+
+  ShardPlan make() {
+    find_parameters();
+    choose_units();
+    make_groups();
+    choose_residents(plan_, options_.frozen);
+    find_checkpointed();
+    check_boundaries();
+    return std::move(plan_);
+  }
+
+ private:
+  void find_parameters() {
+    auto named = nn::named_parameters(root_);
+    if (options_.trainable) {
+      std::vector<std::string> names;
+      for (const auto& p : named) names.push_back(p.name);
+      for (const auto& pattern : *options_.trainable) {
+        const bool any = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+          return glob_match(pattern, name);
+        });
+        require<ConfigError>(any, "trainable: '", pattern, "' matches no parameter",
+                             did_you_mean(pattern, names));
+      }
+    }
+    for (auto& p : named) {
+      PlannedParameter planned;
+      planned.name = p.name;
+      planned.other_names = p.other_names;
+      planned.shape = p.tensor.sizes().vec();
+      planned.numel = p.tensor.numel();
+      planned.trainable = options_.trainable ? trains_by_pattern(p) : p.tensor.requires_grad();
+      require<ConfigError>(!planned.trainable || at::isFloatingType(p.tensor.scalar_type()),
+                           "parameter '", p.name, "' of dtype ", c10::toString(p.tensor.scalar_type()),
+                           " cannot train; freeze it");
+      planned.tensor = p.tensor;
+      planned.init = p.init;
+      owners_.push_back(p.owners);
+      plan_.parameters.push_back(std::move(planned));
+    }
+    for (std::size_t i = 0; i < plan_.parameters.size() && first_trainable_ < 0; ++i)
+      if (plan_.parameters[i].trainable) first_trainable_ = static_cast<std::int64_t>(i);
+  }
+
+  bool trains_by_pattern(const nn::NamedParameter& p) const {
+    if (glob_match_any(*options_.trainable, p.name)) return true;
+    return std::any_of(p.other_names.begin(), p.other_names.end(), [&](const std::string& name) {
+      return glob_match_any(*options_.trainable, name);
+    });
+  }
+
+  void choose_units() {
+    std::set<const torch::nn::Module*> chosen;
+    for (const auto& entry : policy_.units)
+      for (const Place* place : select(places_, entry, "strategy.units"))
+        chosen.insert(place->module);
+    if (policy_.min_unit_numel > 0) choose_by_size(chosen);
+    choose_lone(chosen);
+
+    // Registration order, which is forward order in most models; the root, which spans them all, last.
+    for (const Place& place : places_)
+      if (!place.name.empty() && chosen.count(place.module)) add_unit(place);
+    add_unit(places_.front());
+
+    for (const Place& place : places_) {
+      const auto own = unit_of_.find(place.module);
+      if (own == unit_of_.end())
+        unit_of_[place.module] = place.parent ? unit_of_.at(place.parent) : plan_.units.size() - 1;
+    }
+  }
+
+  // From the leaves up: a module becomes a unit when enough has gathered below it.
+  void choose_by_size(std::set<const torch::nn::Module*>& chosen) const {
+    std::unordered_map<const torch::nn::Module*, std::int64_t> below;
+    for (auto place = places_.rbegin(); place != places_.rend(); ++place) {
+      std::int64_t numel = below[place->module] + own_numel(*place->module);
+      const bool can = !place->name.empty() && dynamic_cast<nn::BoundarySlot*>(place->module);
+      if (can && numel >= policy_.min_unit_numel) chosen.insert(place->module);
+      if (place->parent && !chosen.count(place->module)) below[place->parent] += numel;
+    }
+  }
+
+  void choose_lone(std::set<const torch::nn::Module*>& chosen) const {
+    std::set<const torch::nn::Module*> covered;
+    for (const Place& place : places_) {
+      if (chosen.count(place.module) || (place.parent && covered.count(place.parent))) {
+        covered.insert(place.module);
+        continue;
+      }
+      if (!place.name.empty() && own_numel(*place.module) >= policy_.lone_unit_numel &&
+          dynamic_cast<nn::BoundarySlot*>(place.module)) {
+        chosen.insert(place.module);
+        covered.insert(place.module);
+      }
+    }
+  }
+
+  void add_unit(const Place& place) {
+    PlannedUnit unit;
+    unit.name = place.name;
+    unit.class_name = nn::class_name(*place.module);
+    unit.module = place.module;
+    unit.slot = dynamic_cast<nn::BoundarySlot*>(place.module);
+    unit_of_[place.module] = plan_.units.size();
+    plan_.units.push_back(std::move(unit));
+  }
+
+  Strategy strategy_of(const PlannedUnit& unit) const {
+    for (const auto& [entry, strategy] : options_.unit_strategies)
+      if (matches(entry, unit.name, *unit.module)) return strategy;
+    return options_.strategy;
+  }
+
+  int shard_size_of(Strategy strategy) const {
+    switch (strategy) {
+      case Strategy::no_shard: return 1;
+      case Strategy::hybrid:
+        require<ConfigError>(
+            options_.hybrid_shard_size >= 1 && plan_.world_size % options_.hybrid_shard_size == 0,
+            "strategy.hybrid_shard_size ", options_.hybrid_shard_size, " does not divide the ",
+            plan_.world_size, " ranks; choose one that does");
+        return options_.hybrid_shard_size;
+      default: return plan_.world_size;
+    }
+  }
+
+  PlannedGroup blank_group(const PlannedParameter& p, const std::vector<std::size_t>& units) const {
+    PlannedGroup group;
+    group.units = units;
+    group.trainable = p.trainable;
+    group.strategy = strategy_of(plan_.units[units.front()]);
+    const auto dtype = p.tensor.scalar_type();
+    const auto& mixed = options_.mixed_precision;
+    const bool floating = at::isFloatingType(dtype);
+    group.param_dtype = floating ? mixed.param.value_or(dtype) : dtype;
+    // Masters of what trains are fp32 (or wider, if the model is); frozen slices are stored as they
+    // are used, since nothing ever updates them.
+    if (p.trainable)
+      group.storage_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat;
+    else
+      group.storage_dtype = floating ? options_.frozen.dtype.value_or(group.param_dtype) : dtype;
+    group.reduce_dtype = mixed.reduce.value_or(group.param_dtype);
+    group.shard_size = shard_size_of(group.strategy);
+    group.offloaded = options_.cpu_offload;
+    if (!p.trainable && options_.frozen.residency == Residency::resident) make_resident(group);
+    group.replicas = plan_.world_size / group.shard_size;
+    return group;
+  }
+
+  void make_groups() {
+    std::map<std::tuple<std::vector<std::size_t>, bool, int, int, int>, std::size_t> known;
+    for (const PlannedUnit& unit : plan_.units) strategy_of(unit);
+    check_unit_strategies();
+    for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
+      const auto& p = plan_.parameters[i];
+      std::vector<std::size_t> units;
+      for (const auto* owner : owners_[i]) {
+        const std::size_t unit = unit_of_.at(owner);
+        if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
+      }
+      PlannedGroup blank = blank_group(p, units);
+      const auto key = std::make_tuple(units, p.trainable, static_cast<int>(blank.storage_dtype),
+                                       static_cast<int>(blank.param_dtype), blank.shard_size);
+      const auto [place, is_new] = known.emplace(key, plan_.groups.size());
+      if (is_new) {
+        blank.name = str(plan_.units[units.front()].label(), units.size() > 1 ? " tied" : "",
+                         p.trainable ? " trainable" : " frozen");
+        for (const std::size_t unit : units) plan_.units[unit].groups.push_back(plan_.groups.size());
+        plan_.groups.push_back(std::move(blank));
+      }
+      plan_.groups[place->second].parameters.push_back(i);
+    }
+    for (PlannedGroup& group : plan_.groups) lay_out(group);
+  }
+
+  void check_unit_strategies() const {
+    for (const auto& [entry, strategy] : options_.unit_strategies) {
+      const bool any = std::any_of(plan_.units.begin(), plan_.units.end(), [&](const PlannedUnit& u) {
+        return matches(entry, u.name, *u.module);
+      });
+      if (!any) {
+        std::vector<std::string> names;
+        for (const auto& unit : plan_.units) names.push_back(is_pattern(entry) ? unit.name : unit.class_name);
+        throw ConfigError(str("unit_strategies: '", entry, "' matches no unit", did_you_mean(entry, names)));
+      }
+    }
+  }
+
+  void lay_out(PlannedGroup& group) const {
+    std::vector<std::int64_t> numels;
+    for (const std::size_t i : group.parameters) numels.push_back(plan_.parameters[i].numel);
+    std::vector<std::size_t> ordered;
+    std::vector<std::int64_t> ordered_numels;
+    for (const std::size_t k : aligned_order(numels)) {
+      ordered.push_back(group.parameters[k]);
+      ordered_numels.push_back(numels[k]);
+    }
+    group.needed_in_backward = false;
+    for (const std::size_t i : group.parameters) {
+      const bool above = first_trainable_ >= 0 && static_cast<std::int64_t>(i) > first_trainable_;
+      const bool reads_weights = std::any_of(owners_[i].begin(), owners_[i].end(), [](auto* owner) {
+        const auto* own = dynamic_cast<const nn::Module*>(owner);
+        return !own || own->weights_in_backward();
+      });
+      if (above && reads_weights) group.needed_in_backward = true;
+    }
+    group.parameters = std::move(ordered);
+    group.layout = FlatLayout(std::move(ordered_numels), group.shard_size);
+  }
+
+  void find_checkpointed() {
+    for (const auto& entry : options_.activation_checkpointing)
+      for (const Place* place : select(places_, entry, "strategy.activation_checkpointing")) {
+        auto* slot = dynamic_cast<nn::BoundarySlot*>(place->module);
+        require<ConfigError>(slot != nullptr, "strategy.activation_checkpointing: '", place->name,
+                             "' is a foreign ", nn::class_name(*place->module),
+                             " without a boundary; make it an nn::Hooked<...>");
+        plan_.checkpointed.push_back(slot);
+        plan_.units[unit_of_.at(place->module)].recomputes = true;
+      }
+  }
+
+  void check_boundaries() const {
+    for (const PlannedUnit& unit : plan_.units) {
+      const bool must_gather = std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
+        return !plan_.groups[g].in_place();
+      });
+      require<ConfigError>(
+          unit.slot || options_.watch_operators || !must_gather, "unit '", unit.label(),
+          "' is a foreign ", unit.class_name,
+          " without a boundary; make it an nn::Hooked<...>, or set watch_operators");
+    }
+  }
+
+  torch::nn::Module& root_;
+  const Policy& policy_;
+  const ShardOptions& options_;
+  std::vector<Place> places_;
+  ShardPlan plan_;
+  std::vector<std::vector<torch::nn::Module*>> owners_;  // of each parameter
+  std::unordered_map<const torch::nn::Module*, std::size_t> unit_of_;
+  std::int64_t first_trainable_ = -1;
+};
+
+}  // namespace
+
+const char* name_of(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::full_shard: return "full_shard";
+    case Strategy::shard_grad_op: return "shard_grad_op";
+    case Strategy::no_shard: return "no_shard";
+    case Strategy::hybrid: return "hybrid";
+  }
+  return "?";
+}
+
+ShardPlan make_plan(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
+                    int world_size) {
+  return Planner(root, policy, options, world_size).make();
+}
+
+}  // namespace floe::shard

@@ -1,0 +1,110 @@
+// The resolved plan: which parameters form which groups of which units, and what that costs. Made
+// from a model without memory and a world size, so that `floe plan` and the engine cannot differ.
+//
+// Note [Units and groups]
+// A *unit* is a module subtree whose parameters are gathered together; inner units are apart. What
+// no unit covers belongs to the root unit. A *group* is the part of a unit's parameters that share
+// trainability, dtypes and the ranks they are sliced over; it is what a collective moves. A parameter
+// that several units use (tied weights) is in a group of its own, which all of them list.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "floe/nn/boundary.h"
+#include "floe/nn/init.h"
+#include "floe/shard/layout.h"
+#include "floe/shard/options.h"
+
+namespace floe::shard {
+
+struct PlannedParameter {
+  std::string name;
+  std::vector<std::string> other_names;
+  std::vector<std::int64_t> shape;
+  std::int64_t numel = 0;
+  bool trainable = false;
+  at::Tensor tensor;
+  const nn::Init* init = nullptr;
+};
+
+struct PlannedGroup {
+  std::string name;                       // "layers.3 frozen"
+  std::vector<std::size_t> units;         // that use it; the first is its home
+  std::vector<std::size_t> parameters;    // in flat order
+  bool trainable = false;
+  bool resident = false;                  // whole on every rank, nothing to gather
+  Strategy strategy = Strategy::full_shard;
+  int shard_size = 1;                     // over how many ranks it is sliced
+  int replicas = 1;                       // how many ranks hold the same slice
+  c10::ScalarType storage_dtype = c10::kFloat;  // of the slices; fp32 masters for what trains
+  c10::ScalarType param_dtype = c10::kFloat;    // gathered
+  c10::ScalarType reduce_dtype = c10::kFloat;   // of its gradients' reduction
+  bool offloaded = false;                 // slices, gradients and optimizer state in host memory
+  bool needed_in_backward = true;         // by the closed formula; the engine looks at the graph
+  FlatLayout layout;
+
+  std::int64_t gathered_bytes() const;    // 0 when nothing has to be gathered
+  std::int64_t shard_bytes() const;
+  std::int64_t gradient_bytes() const;    // the reduction's input; 0 for frozen
+  bool keep_until_backward() const { return strategy == Strategy::shard_grad_op; }
+  // The slice is the whole and has the gathered dtype: parameters are views of it, always.
+  bool in_place() const {
+    return shard_size == 1 && storage_dtype == param_dtype && !offloaded;
+  }
+};
+
+struct PlannedUnit {
+  std::string name;        // dotted; "" is the root
+  std::string class_name;
+  torch::nn::Module* module = nullptr;
+  nn::BoundarySlot* slot = nullptr;  // null: a foreign module without a boundary
+  std::vector<std::size_t> groups;
+  bool recomputes = false;  // it, or something inside it, runs its forward again in backward
+  std::string label() const { return name.empty() ? "(root)" : name; }
+};
+
+// Bytes that one rank holds between steps, and at most during one.
+struct HeldBytes {
+  std::int64_t trainable_shards = 0;  // fp32 masters
+  std::int64_t frozen_shards = 0;     // sliced or resident
+  std::int64_t gradient_shards = 0;
+  std::int64_t optimizer_state = 0;   // AdamW: two fp32 moments
+  std::int64_t pool = 0;              // gathered parameters: the two largest neighbours
+  std::int64_t gradient_buffers = 0;  // unsharded gradients: one filling, one being reduced
+  std::int64_t between_steps() const { return trainable_shards + frozen_shards + optimizer_state; }
+  std::int64_t peak() const { return between_steps() + gradient_shards + pool + gradient_buffers; }
+};
+
+// What one rank takes part in per forward and backward (see docs/engine.md for the formula).
+struct MovedBytes {
+  std::int64_t gathers = 0, gathered = 0;
+  std::int64_t reduce_scatters = 0, reduce_scattered = 0;
+  std::int64_t all_reduces = 0, all_reduced = 0;
+};
+
+struct ShardPlan {
+  int world_size = 1;
+  std::vector<PlannedParameter> parameters;
+  std::vector<PlannedGroup> groups;
+  std::vector<PlannedUnit> units;  // in registration order; the root last
+  std::vector<nn::BoundarySlot*> checkpointed;
+
+  HeldBytes held() const;
+  MovedBytes moved() const;
+  // The memory that gathered parameters may take: two neighbouring units, or what must be whole at
+  // once anyway.
+  std::int64_t pool_bytes() const;
+  // One line per unit, group and parameter: what ranks must agree on.
+  std::vector<std::string> lines() const;
+};
+
+// Throws ConfigError for a policy or pattern that matches nothing (with near names), and for a unit
+// that cannot be called through a boundary while watch_operators is off.
+ShardPlan make_plan(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
+                    int world_size);
+
+}  // namespace floe::shard

@@ -1,0 +1,68 @@
+#include "floe/shard/pool.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "floe/core/bytes.h"
+#include "floe/core/log.h"
+
+namespace floe::shard {
+namespace {
+
+std::int64_t size_of(const at::Tensor& buffer) { return buffer.numel(); }
+
+}  // namespace
+
+BufferPool::BufferPool(std::string name, c10::Device device, std::int64_t capacity_bytes)
+    : name_(std::move(name)), device_(device), capacity_bytes_(capacity_bytes) {}
+
+bool BufferPool::has_room(std::int64_t bytes) const { return used_bytes_ + bytes <= capacity_bytes_; }
+
+at::Tensor BufferPool::take(std::int64_t bytes) {
+  // The smallest free buffer that fits; a much larger one only when there is no room for a new one.
+  auto best = free_.end();
+  for (auto it = free_.begin(); it != free_.end(); ++it)
+    if (size_of(*it) >= bytes && (best == free_.end() || size_of(*it) < size_of(*best))) best = it;
+  const bool close = best != free_.end() && size_of(*best) <= bytes + bytes / 8;
+  at::Tensor buffer;
+  if (close || (best != free_.end() && size_of(*best) <= 2 * bytes && held_bytes_ + bytes > capacity_bytes_)) {
+    buffer = std::move(*best);
+    free_.erase(best);
+  } else {
+    make_room(bytes);
+    buffer = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+    held_bytes_ += bytes;
+    allocations_ += 1;
+  }
+  used_bytes_ += size_of(buffer);
+  peak_bytes_ = std::max(peak_bytes_, held_bytes_);
+  if (used_bytes_ > capacity_bytes_ && !std::exchange(said_overflow_, true))
+    log::debug("the ", name_, " pool grows to ", format_bytes(used_bytes_), " beyond its ",
+               format_bytes(capacity_bytes_), ": more has to be whole at once than two units");
+  return buffer;
+}
+
+void BufferPool::give_back(at::Tensor buffer) {
+  used_bytes_ -= size_of(buffer);
+  if (held_bytes_ > capacity_bytes_) {
+    held_bytes_ -= size_of(buffer);
+    return;
+  }
+  free_.push_back(std::move(buffer));
+}
+
+void BufferPool::make_room(std::int64_t bytes) {
+  while (!free_.empty() && held_bytes_ + bytes > capacity_bytes_) {
+    held_bytes_ -= size_of(free_.front());
+    free_.erase(free_.begin());
+  }
+}
+
+void BufferPool::trim() {
+  for (const auto& buffer : free_) held_bytes_ -= size_of(buffer);
+  free_.clear();
+}
+
+}  // namespace floe::shard

@@ -1,0 +1,49 @@
+// The fixed pool of buffers for gathered parameters and unsharded gradients.
+//
+// Note [Pool]
+// A buffer is handed out whole and comes back whole. The pool never holds more than its capacity,
+// except when what must be whole at the same time is larger: then it grows, says so once, and the
+// excess is given back as soon as it is free. Requests are served from a free buffer of about the
+// right size, else by a new one while there is room, else by exchanging free buffers for one that
+// fits. Steps repeat, so addresses repeat.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace floe::shard {
+
+class BufferPool {
+ public:
+  BufferPool(std::string name, c10::Device device, std::int64_t capacity_bytes);
+
+  // A one-dimensional byte tensor of at least that size.
+  at::Tensor take(std::int64_t bytes);
+  void give_back(at::Tensor buffer);
+  // Whether `take(bytes)` would stay inside the capacity.
+  bool has_room(std::int64_t bytes) const;
+
+  // Frees every buffer that is not in use.
+  void trim();
+
+  std::int64_t capacity_bytes() const { return capacity_bytes_; }
+  std::int64_t held_bytes() const { return held_bytes_; }  // in use and free
+  std::int64_t used_bytes() const { return used_bytes_; }
+  std::int64_t peak_bytes() const { return peak_bytes_; }  // of held_bytes
+  std::int64_t allocations() const { return allocations_; }
+
+ private:
+  void make_room(std::int64_t bytes);
+
+  std::string name_;
+  c10::Device device_;
+  std::int64_t capacity_bytes_;
+  std::int64_t held_bytes_ = 0, used_bytes_ = 0, peak_bytes_ = 0, allocations_ = 0;
+  bool said_overflow_ = false;
+  std::vector<at::Tensor> free_;  // oldest first
+};
+
+}  // namespace floe::shard

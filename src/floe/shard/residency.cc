@@ -1,0 +1,46 @@
+#include "floe/shard/residency.h"
+
+#include <algorithm>
+
+#include "floe/core/bytes.h"
+#include "floe/core/error.h"
+
+namespace floe::shard {
+
+void make_resident(PlannedGroup& group) {
+  group.resident = true;
+  group.offloaded = false;
+  group.shard_size = 1;
+}
+
+void choose_residents(ShardPlan& plan, const FrozenOptions& options) {
+  if (options.residency != Residency::automatic) return;
+  std::int64_t used = 0;
+  std::vector<PlannedGroup*> candidates;
+  for (PlannedGroup& group : plan.groups) {
+    if (group.trainable) continue;
+    used += group.shard_bytes();
+    if (group.shard_size > 1) candidates.push_back(&group);
+  }
+  require<ConfigError>(options.memory_budget_bytes >= used, "frozen.memory_budget of ",
+                       format_bytes(options.memory_budget_bytes), " is below the ", format_bytes(used),
+                       " that the frozen slices alone take on a rank; raise it or use more ranks");
+  std::stable_sort(candidates.begin(), candidates.end(), [](const auto* a, const auto* b) {
+    if (a->needed_in_backward != b->needed_in_backward) return a->needed_in_backward;
+    return a->gathered_bytes() > b->gathered_bytes();
+  });
+  for (PlannedGroup* group : candidates) {
+    PlannedGroup whole = *group;
+    make_resident(whole);
+    whole.replicas = plan.world_size;
+    std::vector<std::int64_t> numels;
+    for (const std::size_t i : whole.parameters) numels.push_back(plan.parameters[i].numel);
+    whole.layout = FlatLayout(std::move(numels), 1);
+    const std::int64_t more = whole.shard_bytes() - group->shard_bytes();
+    if (used + more > options.memory_budget_bytes) continue;
+    used += more;
+    *group = std::move(whole);
+  }
+}
+
+}  // namespace floe::shard

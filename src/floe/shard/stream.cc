@@ -1,0 +1,44 @@
+#include "floe/shard/stream.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+namespace floe::shard {
+
+void SideOp::wait() {
+  if (!std::exchange(pending_, false)) return;
+  work_.wait();
+  if (done_) {
+    const c10::impl::VirtualGuardImpl guard(done_->device_type());
+    done_->block(guard.getStream(guard.getDevice()));
+    done_.reset();
+  }
+}
+
+SideStream::SideStream(c10::Device device) : device_(device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+}
+
+SideOp SideStream::run(const std::function<comm::Work()>& issue) {
+  SideOp op;
+  op.pending_ = true;
+  if (!stream_) {
+    op.work_ = issue();
+    return op;
+  }
+  const c10::impl::VirtualGuardImpl guard(device_.type());
+  c10::Event ready(device_.type());
+  ready.record(guard.getStream(device_));
+  ready.block(*stream_);
+  c10::StreamGuard on_side(*stream_);
+  issue().wait();  // the side stream waits, not the host
+  op.done_.emplace(device_.type());
+  op.done_->record(*stream_);
+  return op;
+}
+
+}  // namespace floe::shard

@@ -1,0 +1,46 @@
+// Work beside the computation: the communication stream of an accelerator, or nothing on the CPU.
+//
+// Note [Streams]
+// What is issued through a SideStream begins after everything that is on the compute stream at that
+// moment, so a buffer that the compute stream has finished with may be refilled at once; the compute
+// stream sees the result after SideOp::wait. No host thread waits on an accelerator. On the CPU the
+// caller runs the issue itself and `wait` blocks until the collective is done.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <functional>
+#include <optional>
+
+#include "floe/comm/group.h"
+
+namespace floe::shard {
+
+class SideOp {
+ public:
+  SideOp() = default;
+  // Makes the compute stream (or, on the CPU, the caller) wait for the result.
+  void wait();
+  bool pending() const { return pending_; }
+
+ private:
+  friend class SideStream;
+  bool pending_ = false;
+  comm::Work work_;
+  std::optional<c10::Event> done_;
+};
+
+class SideStream {
+ public:
+  explicit SideStream(c10::Device device);
+  // Runs `issue` with the side stream current.
+  SideOp run(const std::function<comm::Work()>& issue);
+
+ private:
+  c10::Device device_;
+  std::optional<c10::Stream> stream_;
+};
+
+}  // namespace floe::shard

@@ -1,0 +1,153 @@
+#include "floe/shard/unit.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "floe/core/error.h"
+#include "floe/nn/checkpoint.h"
+
+namespace floe::shard {
+
+// One call, from forward to backward. Shared by the unit and the graph: when the graph is discarded
+// without a backward, what it kept is dropped with it.
+class Unit::Call final : public UnitCall {
+ public:
+  explicit Call(Unit& unit) : unit_(&unit) {
+    for (const FlatGroup* group : unit.groups_) references_before_.push_back(group->references());
+  }
+  ~Call() override { close(); }
+
+  // Which groups autograd has saved something of since the call began.
+  std::uint64_t find_saved() const {
+    std::uint64_t saved = 0;
+    for (std::size_t i = 0; i < references_before_.size(); ++i)
+      if (unit_->groups_[i]->references() > references_before_[i]) saved |= std::uint64_t{1} << i;
+    return saved;
+  }
+
+  bool has_input_node = false;
+
+  void expect_backward(std::uint64_t needed) { needed_ = needed; }
+  void keep(std::uint64_t groups) { held_ = groups; }
+
+  void before_backward() override {
+    if (!unit_) return;
+    unit_->engine_.enter_backward();
+    // What is held from forward needs no second hold.
+    const std::uint64_t more = needed_ & ~held_;
+    held_ |= needed_;
+    unit_->engine_.visit(*unit_, Step::Kind::backward, needed_);
+    for (std::size_t i = 0; i < unit_->groups_.size(); ++i)
+      if ((needed_ & ~more) >> i & 1) unit_->groups_[i]->drop(unit_->label_);
+  }
+  void after_backward() override { close(); }
+
+  void close() {
+    if (unit_ && held_) unit_->drop(std::exchange(held_, 0));
+  }
+  void forget_unit() {
+    close();
+    unit_ = nullptr;
+  }
+
+ private:
+  Unit* unit_;
+  std::vector<std::int64_t> references_before_;
+  std::uint64_t needed_ = 0;  // in backward
+  std::uint64_t held_ = 0;    // now
+};
+
+Unit::Unit(std::size_t id, Engine& engine, const PlannedUnit& plan, std::vector<FlatGroup*> groups)
+    : id_(id), engine_(engine), plan_(plan), groups_(std::move(groups)), label_(plan.label()) {
+  const std::string prefix = plan.name.empty() ? "" : plan.name + ".";
+  const auto& units = engine.plan_.units;
+  has_inner_units_ = std::any_of(units.begin(), units.end(), [&](const PlannedUnit& other) {
+    return &other != &plan && other.name.starts_with(prefix);
+  });
+  require<ConfigError>(groups_.size() <= 64, "unit '", label_, "' has ", groups_.size(),
+                       " groups; at most 64 are possible");
+}
+
+Unit::~Unit() {
+  for (const auto& weak : waiting_)
+    if (const auto call = weak.lock()) call->forget_unit();
+}
+
+std::uint64_t Unit::all_groups() const {
+  return groups_.size() == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << groups_.size()) - 1;
+}
+
+void Unit::gather(std::uint64_t groups) {
+  for (std::size_t i = 0; i < groups_.size(); ++i)
+    if (groups >> i & 1) {
+      groups_[i]->hold();
+      groups_[i]->begin_gather(label_, /*ahead=*/false);
+    }
+  for (std::size_t i = 0; i < groups_.size(); ++i)
+    if (groups >> i & 1) groups_[i]->finish_gather(label_);
+}
+
+void Unit::drop(std::uint64_t groups) {
+  for (std::size_t i = 0; i < groups_.size(); ++i)
+    if (groups >> i & 1) groups_[i]->drop(label_);
+}
+
+void Unit::cast(nn::TensorRefs& inputs) const {
+  const auto& mixed = engine_.options_.mixed_precision;
+  if (!mixed.param || !mixed.cast_inputs) return;
+  for (at::Tensor* input : inputs)
+    if (at::isFloatingType(input->scalar_type()) && input->scalar_type() != *mixed.param)
+      *input = input->to(*mixed.param);
+}
+
+void Unit::before_forward(nn::TensorRefs& inputs) {
+  engine_.visit(*this, Step::Kind::forward, all_groups());
+  cast(inputs);
+  auto call = std::make_shared<Call>(*this);
+  if (at::GradMode::is_enabled() && attach_input_node(inputs, call)) call->has_input_node = true;
+  running_.push_back(std::move(call));
+}
+
+void Unit::after_forward(nn::TensorRefs& outputs) {
+  const std::shared_ptr<Call> call = std::move(running_.back());
+  running_.pop_back();
+
+  std::uint64_t kept = 0;
+  if (at::GradMode::is_enabled() && attach_output_node(outputs, call)) {
+    const std::uint64_t needed = plan_.recomputes ? all_groups() : call->find_saved();
+    call->expect_backward(needed);
+    std::erase_if(waiting_, [](const auto& weak) { return weak.expired(); });
+    waiting_.push_back(call);
+    const bool backward_is_next = nn::recomputing() || engine_.next_is_backward_of(*this);
+    for (std::size_t i = 0; i < groups_.size(); ++i)
+      if (needed >> i & 1 && (backward_is_next || groups_[i]->plan().keep_until_backward())) {
+        kept |= std::uint64_t{1} << i;
+        engine_.context_.tell(Event::Kind::keep, label_, groups_[i]->name(),
+                              groups_[i]->plan().gathered_bytes());
+      }
+    call->keep(kept);
+  }
+  for (std::size_t i = 0; i < groups_.size(); ++i)
+    if (!(kept >> i & 1)) groups_[i]->drop(label_, engine_.used_again(*groups_[i]));
+  engine_.left(*this);
+}
+
+void Unit::on_group_complete() {
+  if (has_inner_units_) return;
+  const bool all = std::all_of(groups_.begin(), groups_.end(), [](const FlatGroup* group) {
+    return !group->plan().trainable || group->complete();
+  });
+  if (!all) return;
+  for (const auto& weak : waiting_)
+    if (const auto call = weak.lock(); call && !call->has_input_node) call->close();
+}
+
+void Unit::close_calls() {
+  for (const auto& weak : waiting_)
+    if (const auto call = weak.lock()) call->close();
+  waiting_.clear();
+}
+
+}  // namespace floe::shard

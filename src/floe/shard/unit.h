@@ -1,0 +1,50 @@
+// A unit at run time: what happens around each of its calls.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "floe/shard/boundary_nodes.h"
+#include "floe/shard/engine.h"
+
+namespace floe::shard {
+
+class Unit final : public nn::Boundary {
+ public:
+  Unit(std::size_t id, Engine& engine, const PlannedUnit& plan, std::vector<FlatGroup*> groups);
+  ~Unit() override;
+
+  std::size_t id() const { return id_; }
+  const PlannedUnit& plan() const { return plan_; }
+  const std::vector<FlatGroup*>& groups() const { return groups_; }
+  const std::string& label() const { return label_; }
+
+  void before_forward(nn::TensorRefs& inputs) override;
+  void after_forward(nn::TensorRefs& outputs) override;
+
+  // Makes these groups (by position) whole and holds them.
+  void gather(std::uint64_t groups);
+  void drop(std::uint64_t groups);
+  // A trainable group of this unit has all its gradients: where nothing else is left to differentiate
+  // (no input needs a gradient, no inner unit), the call's backward is over.
+  void on_group_complete();
+  // Closes calls whose backward is over or will never come.
+  void close_calls();
+
+ private:
+  class Call;
+
+  std::uint64_t all_groups() const;
+  void cast(nn::TensorRefs& inputs) const;
+
+  std::size_t id_;
+  Engine& engine_;
+  const PlannedUnit& plan_;
+  std::vector<FlatGroup*> groups_;
+  std::string label_;
+  bool has_inner_units_;
+  std::vector<std::shared_ptr<Call>> running_;   // forwards under way, innermost last
+  std::vector<std::weak_ptr<Call>> waiting_;     // for their backward
+};
+
+}  // namespace floe::shard

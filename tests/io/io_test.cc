@@ -1,0 +1,138 @@
+// Files, atomic files and the reading of byte ranges.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <thread>
+
+#include "floe/core/error.h"
+#include "floe/io/atomic_file.h"
+#include "floe/io/file.h"
+#include "floe/io/tensor_source.h"
+#include "tests/io/scratch.h"
+
+namespace floe {
+namespace {
+
+using test::Scratch;
+
+std::string text_at(const File& file, std::int64_t offset, std::size_t length) {
+  std::string text(length, '?');
+  file.read_at(offset, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+TEST(File, ReadsAtAnyOffset) {
+  const Scratch scratch;
+  const File file(scratch.write("a", "0123456789"));
+  EXPECT_EQ(file.size(), 10);
+  EXPECT_EQ(text_at(file, 3, 4), "3456");
+  EXPECT_EQ(text_at(file, 0, 10), "0123456789");
+  EXPECT_EQ(text_at(file, 10, 0), "");
+  EXPECT_THROW(text_at(file, 8, 3), DataError);
+}
+
+TEST(File, RefusesWhatIsNoFile) {
+  const Scratch scratch;
+  EXPECT_THROW(File(scratch.path("missing")), DataError);
+  EXPECT_THROW(File{scratch.path()}, DataError);
+  EXPECT_THROW(read_text(scratch.write("a", "12345"), 4), DataError);
+}
+
+TEST(AtomicFile, AppearsOnlyOnCommit) {
+  const Scratch scratch;
+  scratch.write("out", "old");
+  {
+    AtomicFile file(scratch.path("out"));
+    file.write_at(0, std::as_bytes(std::span("new", 3)));
+    EXPECT_EQ(scratch.read("out"), "old");
+    file.commit();
+    EXPECT_EQ(scratch.read("out"), "new");
+    EXPECT_THROW(file.commit(), Error);
+    EXPECT_THROW(file.write_at(0, {}), Error);
+  }
+  EXPECT_EQ(scratch.read("out"), "new");
+}
+
+TEST(AtomicFile, LeavesNothingWithoutCommit) {
+  const Scratch scratch;
+  { AtomicFile file(scratch.path("out")); }
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+  EXPECT_THROW(AtomicFile(scratch.path("no/such/folder")), Error);
+}
+
+TEST(AtomicFile, WritersOfOneNameDoNotMix) {
+  const Scratch scratch;
+  std::vector<std::thread> threads;
+  for (char c = 'a'; c < 'e'; ++c)
+    threads.emplace_back([&, c] {
+      for (int i = 0; i < 5; ++i) write_file_atomically(scratch.path("out"), std::string(1000, c));
+    });
+  for (auto& thread : threads) thread.join();
+  const std::string text = scratch.read("out");
+  EXPECT_EQ(text, std::string(1000, text.at(0)));
+}
+
+// A tensor whose elements lie in three pieces of two files.
+class Pieces : public TensorSource {
+ public:
+  Pieces(std::string a, std::string b) {
+    info_.name = "x";
+    info_.shape = {2, 5};
+    info_.dtype = DType::u8;
+    info_.ranges = {{a, 2, 3}, {b, 0, 4}, {a, 7, 3}};
+  }
+  std::vector<std::string> names() const override { return {"x"}; }
+  const TensorInfo* find(const std::string& name) const override {
+    return name == "x" ? &info_ : nullptr;
+  }
+  TensorInfo info_;
+};
+
+TEST(TensorSource, ReadsAcrossRangesAndOnlyThem) {
+  const Scratch scratch;
+  const Pieces source(scratch.write("a", "0123456789"), scratch.write("b", "abcd"));
+  const std::string whole = "234abcd789";
+  std::uint64_t expected_bytes = 0;
+  for (std::int64_t first = 0; first <= 10; ++first)
+    for (std::int64_t count = 0; first + count <= 10; ++count) {
+      std::string out(static_cast<std::size_t>(count), '?');
+      source.read(source.get("x"), first, count, std::as_writable_bytes(std::span(out)));
+      EXPECT_EQ(out, whole.substr(static_cast<std::size_t>(first), out.size()));
+      expected_bytes += static_cast<std::uint64_t>(count);
+      EXPECT_EQ(source.bytes_read(), expected_bytes);
+    }
+}
+
+TEST(TensorSource, ChecksRequests) {
+  const Scratch scratch;
+  Pieces source(scratch.write("a", "0123456789"), scratch.write("b", "abcd"));
+  std::vector<std::byte> out(4);
+  EXPECT_THROW(source.read(source.info_, 7, 4, out), DataError);
+  EXPECT_THROW(source.read(source.info_, -1, 4, out), DataError);
+  EXPECT_THROW(source.read(source.info_, 11, 0, {}), DataError);
+  EXPECT_THROW(source.read(source.info_, 0, 3, out), DataError);
+  EXPECT_THROW(source.get("y"), DataError);
+  source.info_.ranges.pop_back();
+  EXPECT_THROW(source.read(source.info_, 6, 4, out), DataError);
+}
+
+TEST(TensorSource, ManyThreadsRead) {
+  const Scratch scratch;
+  const Pieces source(scratch.write("a", "0123456789"), scratch.write("b", "abcd"));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 100; ++i) {
+        std::string out(10, '?');
+        source.read(source.get("x"), 0, 10, std::as_writable_bytes(std::span(out)));
+        ASSERT_EQ(out, "234abcd789");
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(source.bytes_read(), 4000u);
+}
+
+}  // namespace
+}  // namespace floe
