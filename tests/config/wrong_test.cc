@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"train: {optimizer: {betas: [0.9, 1]}}",
          "x.yaml:2:21: train.optimizer.betas is [0.9, 1], but must be less than 1"},
         {"train: {optimizer: {decay: ['']}}",
-         "x.yaml:2:21: train.optimizer.decay is [\"\"], but must be not empty"},
+         "x.yaml:2:21: train.optimizer.decay is [\"\"], but must not be empty"},
         {"lora: {rank: 5000}", "x.yaml:2:14: lora.rank is 5000, but must be at most 4096"},
         {"phases: [{name: a, train: [], steps: -3}]",
          "x.yaml:2:38: phases[0].steps is -3, but must be at least 1"},
@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
          "x.yaml:2:31: strategy.hybrid_shard_size is 0, but must be at least 1"},
         {"strategy: {prefetch: -1}",
          "x.yaml:2:22: strategy.prefetch is -1, but must be at least 0"},
-        {"strategy: {units: []}", "x.yaml:2:12: strategy.units is [], but must be not empty"},
+        {"strategy: {units: []}", "x.yaml:2:12: strategy.units is [], but must not be empty"},
         {"strategy: {units: [A, B, A]}", "x.yaml:2:12: strategy.units names 'A' twice; keep one"},
         {"strategy: {frozen: {residency: auto}}",
          "x.yaml:2:32: strategy.frozen.residency is auto, which needs a budget; set memory_budget "
@@ -148,8 +148,8 @@ INSTANTIATE_TEST_SUITE_P(
          "x.yaml:2:14: dist.init is a tcp:// address, which needs rank and world_size; set them "
          "beside it"},
         {"dist: {rank: 1}",
-         "default: dist.init is env, which takes rank and world_size from the environment; remove "
-         "them, or set init to tcp://HOST:PORT"},
+         "x.yaml:2:14: dist.rank has no effect with init: env, which takes it from the "
+         "environment; remove it, or set init to tcp://HOST:PORT"},
         {"dist: {init: 'tcp://h:80', rank: 4, world_size: 4}",
          "x.yaml:2:34: dist.rank is 4, but must be less than world_size, which is 4"},
     }));

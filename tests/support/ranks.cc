@@ -1,0 +1,107 @@
+#include "tests/support/ranks.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "floe/comm/launch_environment.h"
+
+namespace floe::test {
+namespace {
+
+constexpr const char* kRankMark = "FLOE_TEST_RANK";
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+int code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+bool is_rank() { return std::getenv(kRankMark) != nullptr; }
+
+RanksOutcome start_ranks(const std::string& suite, const std::string& name, int ranks,
+                         std::chrono::seconds limit) {
+  const std::string port = std::to_string(comm::free_port());
+  char folder[] = "/tmp/floe-ranks-XXXXXX";
+  if (!mkdtemp(folder)) throw std::runtime_error("mkdtemp failed");
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<pid_t> pids;
+  std::vector<std::string> logs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    logs.push_back(std::string(folder) + "/" + std::to_string(rank));
+    const pid_t pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const int log = open(logs.back().c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
+      dup2(log, STDOUT_FILENO);
+      dup2(log, STDERR_FILENO);
+      setenv(kRankMark, "1", 1);
+      setenv("RANK", std::to_string(rank).c_str(), 1);
+      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+      setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
+      setenv("MASTER_ADDR", "127.0.0.1", 1);
+      setenv("MASTER_PORT", port.c_str(), 1);
+      setenv("OMP_NUM_THREADS", "1", 1);
+      const std::string filter = "--gtest_filter=" + suite + "." + name;
+      execl("/proc/self/exe", "rank", filter.c_str(), "--gtest_brief=1", nullptr);
+      _exit(127);
+    }
+    pids.push_back(pid);
+  }
+  RanksOutcome outcome;
+  outcome.exit_codes.assign(static_cast<std::size_t>(ranks), -1);
+  int left = ranks;
+  while (left > 0) {
+    for (std::size_t i = 0; i < pids.size(); ++i) {
+      int status = 0;
+      if (outcome.exit_codes[i] < 0 && waitpid(pids[i], &status, WNOHANG) == pids[i]) {
+        outcome.exit_codes[i] = code_of(status);
+        left -= 1;
+      }
+    }
+    if (left > 0 && std::chrono::steady_clock::now() - begin > limit) {
+      for (std::size_t i = 0; i < pids.size(); ++i)
+        if (outcome.exit_codes[i] < 0) {
+          kill(pids[i], SIGKILL);
+          waitpid(pids[i], nullptr, 0);
+          outcome.exit_codes[i] = 124;
+          left -= 1;
+        }
+    }
+    if (left > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  for (const auto& log : logs) {
+    outcome.outputs.push_back(read_file(log));
+    unlink(log.c_str());
+  }
+  rmdir(folder);
+  return outcome;
+}
+
+void run_on_ranks(const std::string& suite, const std::string& name, int ranks,
+                  const std::function<void()>& body, std::chrono::seconds limit) {
+  if (is_rank()) {
+    body();
+    return;
+  }
+  const RanksOutcome outcome = start_ranks(suite, name, ranks, limit);
+  for (std::size_t i = 0; i < outcome.exit_codes.size(); ++i)
+    EXPECT_EQ(outcome.exit_codes[i], 0) << "rank " << i << " said:\n" << outcome.outputs[i];
+}
+
+}  // namespace floe::test

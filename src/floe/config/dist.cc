@@ -7,6 +7,10 @@
 namespace floe {
 namespace {
 
+constexpr const char* kNotWithEnv =
+    "has no effect with init: env, which takes it from the environment; remove it, or set init to "
+    "tcp://HOST:PORT";
+
 // tcp://HOST:PORT with a port from 1 to 65535.
 bool is_tcp_address(const std::string& text) {
   constexpr std::string_view kScheme = "tcp://";
@@ -33,17 +37,16 @@ void describe(config::Schema<DistConfig>& s) {
       return str("must be env or tcp://HOST:PORT, not '", c.init, "'");
     if (c.init != "env" && (!c.rank || !c.world_size))
       return "is a tcp:// address, which needs rank and world_size; set them beside it";
-    if (c.init == "env" && (c.rank || c.world_size))
-      return "is env, which takes rank and world_size from the environment; remove them, or set "
-             "init to "
-             "tcp://HOST:PORT";
     return "";
   });
   s.check("rank", [](const C& c) -> std::string {
+    if (c.rank && c.init == "env") return kNotWithEnv;
     if (c.rank && c.world_size && *c.rank >= *c.world_size)
       return str("is ", *c.rank, ", but must be less than world_size, which is ", *c.world_size);
     return "";
   });
+  s.check("world_size",
+          [](const C& c) { return c.world_size && c.init == "env" ? kNotWithEnv : ""; });
 }
 
 }  // namespace floe

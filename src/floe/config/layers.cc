@@ -65,7 +65,7 @@ Value find_layer(const Layers& layers, const std::string& kind, const std::strin
 
 bool is_name(const Value& value) {
   const auto* text = value.as<std::string>();
-  return text && !text->empty() && text->find("..") == text->npos && text->front() != '/';
+  return text && !text->empty() && text->find("..") == std::string::npos && text->front() != '/';
 }
 
 // The names in `experiment=a` or `experiment=[a, b]`.

@@ -53,7 +53,7 @@ std::string Override::key() const { return join(path, "."); }
 
 bool is_override(const std::string& argument) {
   return argument.starts_with("~") || argument.starts_with("++") ||
-         argument.find('=') != argument.npos;
+         argument.find('=') != std::string::npos;
 }
 
 Override parse_override(const std::string& argument) {
@@ -66,13 +66,13 @@ Override parse_override(const std::string& argument) {
   std::string key = argument;
   const std::size_t equals = argument.find('=');
   if (argument.starts_with('~')) {
-    check(equals == argument.npos, "'~' removes a key and takes no value; write ",
+    check(equals == std::string::npos, "'~' removes a key and takes no value; write ",
           argument.substr(0, std::min(equals, argument.size())));
     change.kind = Override::Kind::remove;
     change.value.origin = origin;
     key = argument.substr(1);
   } else {
-    check(equals != argument.npos, "write key=value, ++key=value or ~key");
+    check(equals != std::string::npos, "write key=value, ++key=value or ~key");
     if (argument.starts_with("++")) change.kind = Override::Kind::add;
     const std::size_t begin = change.kind == Override::Kind::add ? 2 : 0;
     check(equals >= begin, "the key is missing; write ++key=value");

@@ -36,7 +36,7 @@ class Resolver {
       for (Value& item : *list) visit(item, depth + 1);
     if (auto* map = value.as<Map>())
       for (auto& [key, item] : *map) visit(item, depth + 1);
-    if (const auto* text = value.as<std::string>(); text && text->find("${") != text->npos) {
+    if (const auto* text = value.as<std::string>(); text && text->find("${") != std::string::npos) {
       if (active_.size() > kMostChain + kMostDepth)
         fail(value, "the chain of references is too long");
       substitute(value, depth);
@@ -55,7 +55,7 @@ class Resolver {
     std::string out;
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t begin = text.find("${", at);
-      if (begin == text.npos) {
+      if (begin == std::string::npos) {
         out += text.substr(at);
         break;
       }
@@ -65,7 +65,7 @@ class Resolver {
         continue;
       }
       const std::size_t end = text.find('}', begin);
-      if (end == text.npos)
+      if (end == std::string::npos)
         fail(value, str(value.shown(), " has a '${' without '}'; a literal '${' is written '$${'"));
       Value target = lookup(value, text.substr(begin + 2, end - begin - 2));
       if (begin == 0 && end + 1 == text.size()) return replace(value, std::move(target), depth);
@@ -107,7 +107,7 @@ class Resolver {
     const std::size_t colon = spec.find(':');
     const std::string name = spec.substr(0, colon);
     if (const auto text = environment_(name)) return scalar(*text, from);
-    if (colon == spec.npos)
+    if (colon == std::string::npos)
       fail(from, str("the environment variable ", name,
                      " is not set; set it, or write ${env:", name, ":fallback}"));
     return scalar(spec.substr(colon + 1), from);
@@ -141,7 +141,7 @@ void escape_references(Value& value) {
   if (auto* map = value.as<Map>())
     for (auto& [key, item] : *map) escape_references(item);
   if (auto* text = value.as<std::string>())
-    for (std::size_t at = 0; (at = text->find("${", at)) != text->npos; at += 3)
+    for (std::size_t at = 0; (at = text->find("${", at)) != std::string::npos; at += 3)
       text->insert(at, "$");
 }
 

@@ -32,7 +32,7 @@ namespace floe::config {
 // What a field must hold beyond its type.
 template <class F>
 struct Rule {
-  std::string text;  // "at least 1", after "must be"
+  std::string must;  // "be at least 1", after "must"
   std::function<bool(const F&)> holds;
   std::function<std::string(const Value&)> hint = nullptr;  // "; did you mean 'x'?" or nothing
 };
@@ -72,7 +72,7 @@ class Field {
   }
   // A string or list must not be empty (nor any string in the list).
   Field& not_empty() {
-    return rule("not empty", [](const F& field) {
+    return rule("not empty", "not be empty", [](const F& field) {
       if constexpr (requires { field.size(); })
         if (field.size() == 0) return false;
       return holds_for_all(field, [](const auto& item) {
@@ -82,8 +82,9 @@ class Field {
     });
   }
   // Named as in the configuration; works for strings, dtypes and lists of them.
-  Field& one_of(std::vector<std::string> names) {
-    rule("one of " + join(names), [names](const F& field) {
+  Field& one_of(const std::vector<std::string>& names) {
+    const std::string text = "one of " + join(names);
+    rule(text, "be " + text, [names](const F& field) {
       return holds_for_all(field, [&](const auto& item) {
         const Value value = Codec<std::decay_t<decltype(item)>>::write(item, Write::all);
         return std::find(names.begin(), names.end(), value.scalar_text()) != names.end();
@@ -94,9 +95,10 @@ class Field {
     };
     return *this;
   }
-  Field& rule(std::string text, std::function<bool(const F&)> holds) {
+  // Any other rule: `text` for help, `must` for messages ("... is 3, but must be even").
+  Field& rule(const std::string& text, std::string must, std::function<bool(const F&)> holds) {
     info_->type += ", " + text;
-    rules_->push_back({std::move(text), std::move(holds), nullptr});
+    rules_->push_back({std::move(must), std::move(holds), nullptr});
     return *this;
   }
   // The configuration must give it; the struct's own value is no default.
@@ -108,8 +110,8 @@ class Field {
 
  private:
   template <class Holds>
-  Field& number_rule(std::string text, Holds holds) {
-    return rule(std::move(text), [holds](const F& field) {
+  Field& number_rule(const std::string& text, Holds holds) {
+    return rule(text, "be " + text, [holds](const F& field) {
       return holds_for_all(field, [&](const auto& item) {
         if constexpr (requires { item.bytes; })
           return holds(static_cast<double>(item.bytes));
@@ -141,7 +143,7 @@ class Schema {
         if (!rule.holds(object.*member)) {
           std::string found = write_inline_yaml(value);
           if (found.size() > 80) found = value.shown();
-          place.fail(value, "is ", found, ", but must be ", rule.text,
+          place.fail(value, "is ", found, ", but must ", rule.must,
                      rule.hint ? rule.hint(value) : "");
           return;
         }

@@ -185,7 +185,7 @@ std::string number_text(double number) {
   const auto result = std::to_chars(text.data(), text.data() + text.size(), number);
   std::string out(text.data(), result.ptr);
   // A double must not read back as an integer.
-  return out.find_first_of(".e") == out.npos ? out + ".0" : out;
+  return out.find_first_of(".e") == std::string::npos ? out + ".0" : out;
 }
 
 std::int64_t count_nodes(const Value& value) {
@@ -210,8 +210,9 @@ std::vector<std::string> split_path(std::string_view path) {
   std::vector<std::string> parts;
   for (std::size_t begin = 0;;) {
     const std::size_t end = path.find('.', begin);
-    parts.emplace_back(path.substr(begin, end == path.npos ? path.npos : end - begin));
-    if (end == path.npos) return parts;
+    parts.emplace_back(
+        path.substr(begin, end == std::string::npos ? std::string::npos : end - begin));
+    if (end == std::string::npos) return parts;
     begin = end + 1;
   }
 }

@@ -4,9 +4,11 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Type.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "floe/core/error.h"
+#include "floe/core/names.h"
 
 namespace floe::nn {
 
@@ -74,6 +76,22 @@ std::vector<NamedParameter> named_parameters(torch::nn::Module& root) {
   };
   root.apply([&](const std::string& name, torch::nn::Module& module) { visit(module, name); });
   return result;
+}
+
+void set_trainable(torch::nn::Module& root, const std::vector<std::string>& patterns) {
+  auto parameters = named_parameters(root);
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters) names.push_back(parameter.name);
+  for (const auto& pattern : patterns)
+    require<ConfigError>(std::any_of(names.begin(), names.end(),
+                                     [&](const auto& name) { return glob_match(pattern, name); }),
+                         "trainable: '", pattern, "' matches no parameter",
+                         did_you_mean(pattern, names));
+  for (auto& parameter : parameters) {
+    bool on = glob_match_any(patterns, parameter.name);
+    for (const auto& name : parameter.other_names) on = on || glob_match_any(patterns, name);
+    parameter.tensor.requires_grad_(on);
+  }
 }
 
 void materialize(torch::nn::Module& root, std::uint64_t seed, at::Device device) {

@@ -74,6 +74,10 @@ struct NamedParameter {
 // All parameters, once each, in registration order.
 std::vector<NamedParameter> named_parameters(torch::nn::Module& root);
 
+// From now on exactly the parameters that a pattern matches require gradients. Throws ConfigError for a
+// pattern that matches none.
+void set_trainable(torch::nn::Module& root, const std::vector<std::string>& patterns);
+
 // Gives every hollow parameter memory on the device and its initial values: the model in one piece.
 void materialize(torch::nn::Module& root, std::uint64_t seed, at::Device device = at::kCPU);
 

@@ -1,0 +1,210 @@
+// One rank of bench/engine.py: trains models::Transformer with floe and prints what it took as one
+// line of JSON.
+//
+//   bench_engine CONFIG.json                         as a rank (environment of a launcher)
+//   bench_engine CONFIG.json --weights OUT.safetensors   writes the initial weights and ends
+//
+// CONFIG.json says the same to every system that is compared; bench/engine.py writes it.
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "floe/comm/world.h"
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+#include "floe/diag/memory_counter.h"
+#include "floe/io/safetensors_writer.h"
+#include "floe/models/transformer.h"
+#include "floe/optim/optimizer.h"
+#include "floe/shard/engine.h"
+
+namespace floe {
+namespace {
+
+using Json = nlohmann::json;
+
+models::TransformerSize size_from(const Json& json) {
+  models::TransformerSize size;
+  size.vocab = json.at("vocab");
+  size.dim = json.at("dim");
+  size.layers = json.at("layers");
+  size.heads = json.at("heads");
+  size.context = json.at("context");
+  size.adapter = json.at("adapter");
+  size.tied = json.at("tied");
+  return size;
+}
+
+shard::ShardOptions options_from(const Json& json) {
+  shard::ShardOptions options;
+  options.world = comm::World::join();
+  options.seed = json.at("seed");
+  options.trainable = json.at("trainable").get<std::vector<std::string>>();
+  const std::string strategy = json.at("strategy"), residency = json.at("residency");
+  for (const auto known : {shard::Strategy::full_shard, shard::Strategy::shard_grad_op,
+                           shard::Strategy::no_shard, shard::Strategy::hybrid})
+    if (strategy == name_of(known)) options.strategy = known;
+  require<ConfigError>(strategy == name_of(options.strategy), "strategy '", strategy,
+                       "' is unknown");
+  require<ConfigError>(residency == "sharded" || residency == "resident", "residency '", residency,
+                       "' is not one of sharded, resident");
+  if (residency == "resident") options.frozen.residency = shard::Residency::resident;
+  return options;
+}
+
+// Token ids [B, T] of a batch; bench/torch_twin/rank.py has the same formula.
+at::Tensor token_batch(const Json& json, std::int64_t batch, int rank) {
+  const std::int64_t vocab = json.at("model").at("vocab");
+  at::Tensor ids = at::empty({json.at("batch"), json.at("tokens")}, at::kLong);
+  auto* out = ids.mutable_data_ptr<std::int64_t>();
+  auto state = static_cast<std::uint32_t>(1000 * batch + rank + 1);
+  for (std::int64_t i = 0; i < ids.numel(); ++i) {
+    state = state * 1664525U + 1013904223U;
+    out[i] = (state >> 8U) % vocab;
+  }
+  return ids;
+}
+
+void write_weights(const Json& json, const std::string& path) {
+  models::Transformer model(size_from(json.at("model")));
+  nn::materialize(model, json.at("seed"));
+  SafetensorsWriter writer(path, {{"format", "pt"}});
+  const auto parameters = nn::named_parameters(model);
+  for (const auto& parameter : parameters)
+    writer.declare(parameter.name, DType::f32, parameter.tensor.sizes().vec());
+  for (const auto& parameter : parameters)
+    writer.write(parameter.name, {static_cast<const std::byte*>(parameter.tensor.const_data_ptr()),
+                                  parameter.tensor.nbytes()});
+  writer.finish();
+}
+
+// Sums what the engine tells.
+class Tally final : public shard::Observer {
+ public:
+  void on(const shard::Event& event) override {
+    using Kind = shard::Event::Kind;
+    switch (event.kind) {
+      case Kind::gather:
+      case Kind::prefetch:
+        gathers += 1;
+        gathered_bytes += event.bytes;
+        break;
+      case Kind::reduce:
+        reduces += 1;
+        reduced_bytes += event.bytes;
+        break;
+      case Kind::wait: waited_seconds += event.seconds; break;
+      default: break;
+    }
+  }
+
+  std::int64_t gathers = 0, gathered_bytes = 0, reduces = 0, reduced_bytes = 0;
+  double waited_seconds = 0;
+};
+
+class Clock {
+ public:
+  // Seconds since the last call.
+  double lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    return seconds;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+Json train(const Json& json) {
+  auto& memory = diag::MemoryCounter::install();
+  const shard::ShardOptions options = options_from(json);
+  auto model = std::make_shared<models::Transformer>(size_from(json.at("model")));
+  const shard::Policy policy{.units = json.at("units").get<std::vector<std::string>>()};
+  const auto engine = shard::fully_shard(model, policy, options);
+  optim::AdamWOptions adamw;
+  adamw.decay.weight_decay = json.at("weight_decay");
+  optim::AdamW optimizer(*engine, adamw);
+
+  Tally tally;
+  engine->add_observer(&tally);
+  const double lr = json.at("lr");
+  const std::int64_t warmup = json.at("warmup"), steps = json.at("steps"),
+                     batches = json.at("batches");
+  std::vector<double> losses, step_seconds, forward_seconds, backward_seconds, update_seconds;
+  std::int64_t peak_bytes = 0, gradient_bytes = 0;
+  for (std::int64_t step = 0; step < warmup + steps; ++step) {
+    if (step == warmup) tally = Tally();
+    const at::Tensor ids = token_batch(json, step % batches, options.world->rank());
+    memory.reset_peak();
+    Clock step_clock, clock;
+    at::Tensor loss = models::next_token_loss(nn::call(*model, ids), ids);
+    const double forward = clock.lap();
+    loss.backward();
+    const double backward = clock.lap();
+    gradient_bytes = std::max(gradient_bytes, engine->memory().gradient_shards);
+    const auto agreement = engine->agree();
+    require(agreement.finite, "a gradient is not finite");
+    optimizer.step(lr);
+    engine->clear_gradients();
+    const double update = clock.lap();
+    const double whole = step_clock.lap();
+    losses.push_back(loss.item<double>());
+    if (step < warmup) continue;
+    peak_bytes = std::max(peak_bytes, memory.peak_bytes());
+    step_seconds.push_back(whole);
+    forward_seconds.push_back(forward);
+    backward_seconds.push_back(backward);
+    update_seconds.push_back(update);
+  }
+  engine->remove_observer(&tally);
+  options.world->group()->barrier("the end of the benchmark");
+  return {{"rank", options.world->rank()},
+          {"losses", losses},
+          {"step_seconds", step_seconds},
+          {"forward_seconds", forward_seconds},
+          {"backward_seconds", backward_seconds},
+          {"update_seconds", update_seconds},
+          {"waited_seconds", tally.waited_seconds / static_cast<double>(steps)},
+          {"peak_bytes", peak_bytes},
+          {"between_bytes", memory.current_bytes()},
+          {"gradient_bytes", gradient_bytes},
+          {"optimizer_bytes", optimizer.state_bytes()},
+          {"gathers", tally.gathers / steps},
+          {"gathered_bytes", tally.gathered_bytes / steps},
+          {"reduces", tally.reduces / steps},
+          {"reduced_bytes", tally.reduced_bytes / steps}};
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const bool only_weights = arguments.size() == 3 && arguments[1] == "--weights";
+  require<ConfigError>(arguments.size() == 1 || only_weights,
+                       "usage: bench_engine CONFIG.json [--weights OUT.safetensors]");
+  std::ifstream file(arguments[0]);
+  require<ConfigError>(file.good(), "cannot read ", arguments[0]);
+  const Json json = Json::parse(file);
+  if (only_weights)
+    write_weights(json, arguments[2]);
+  else
+    std::cout << train(json).dump() << std::endl;
+  return 0;
+}
+
+}  // namespace
+}  // namespace floe
+
+int main(int argc, char** argv) {
+  try {
+    return floe::run({argv + 1, argv + argc});
+  } catch (const std::exception& e) {
+    floe::log::error(e.what());
+    return 1;
+  }
+}

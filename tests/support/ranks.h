@@ -1,0 +1,46 @@
+// Tests with several real ranks: the test program starts itself once per rank.
+//
+//   TEST_RANKS(Engine, TrainsLikeOneProcess, 2) {   // the body runs in 2 processes
+//     auto world = comm::World::join();
+//     ...
+//   }
+//
+// The test passes when every rank's body passes; a rank that fails, crashes or outlives the time
+// limit fails it, with that rank's output.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace floe::test {
+
+// True in a process that is a rank of a running test.
+bool is_rank();
+
+struct RanksOutcome {
+  std::vector<int> exit_codes;        // 128 + signal for killed ones; 124 for the time limit
+  std::vector<std::string> outputs;   // stdout and stderr
+  double seconds = 0;
+};
+
+// Starts this program as `ranks` ranks that run only the given test's body.
+RanksOutcome start_ranks(const std::string& suite, const std::string& name, int ranks,
+                         std::chrono::seconds limit);
+
+// Runs the body here when this process is a rank, else starts the ranks and expects them to pass.
+void run_on_ranks(const std::string& suite, const std::string& name, int ranks,
+                  const std::function<void()>& body,
+                  std::chrono::seconds limit = std::chrono::seconds(240));
+
+}  // namespace floe::test
+
+#define TEST_RANKS(suite, name, ranks)                                              \
+  static void suite##name##Body();                                                  \
+  TEST(suite, name) {                                                               \
+    ::floe::test::run_on_ranks(#suite, #name, ranks, &suite##name##Body);           \
+  }                                                                                 \
+  static void suite##name##Body()

@@ -1,0 +1,89 @@
+#include "tests/support/reference.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "floe/core/names.h"
+
+namespace floe::test {
+
+at::Tensor batch_of(const Recipe& recipe, int step, int micro, int rank) {
+  auto generator = at::detail::createCPUGenerator(
+      static_cast<std::uint64_t>(1000003 * (step + 1) + 1009 * micro + rank));
+  return at::randint(0, recipe.size.vocab, {recipe.batch, recipe.size.context}, generator, at::kLong);
+}
+
+void seed_forward(int step, int micro, int rank) {
+  at::manual_seed(static_cast<std::uint64_t>(77777 * (step + 1) + 131 * micro + rank));
+}
+
+ReferenceTrainer::ReferenceTrainer(const Recipe& recipe, int world) : recipe_(recipe), world_(world) {
+  model_ = std::make_shared<models::Transformer>(recipe.size);
+  nn::materialize(*model_, recipe.seed);
+  nn::set_trainable(*model_, recipe.trainable);
+  const at::NoGradGuard no_grad;
+  for (auto& p : nn::named_parameters(*model_)) {
+    masters_[p.name] = p.tensor.detach().clone();
+    if (p.tensor.requires_grad()) {
+      averages_[p.name] = at::zeros_like(masters_[p.name]);
+      squares_[p.name] = at::zeros_like(masters_[p.name]);
+    }
+  }
+}
+
+ReferenceTrainer::Outcome ReferenceTrainer::step() {
+  auto parameters = nn::named_parameters(*model_);
+  {
+    const at::NoGradGuard no_grad;
+    for (auto& p : parameters) {
+      const auto dtype = recipe_.param_dtype.value_or(at::kFloat);
+      p.tensor.set_data(masters_[p.name].to(dtype, false, /*copy=*/true));
+      p.tensor.mutable_grad().reset();
+    }
+  }
+  Outcome outcome;
+  std::map<std::string, std::map<int, at::Tensor>> sums;  // per micro-step
+  for (int rank = 0; rank < world_; ++rank) {
+    double loss_sum = 0;
+    for (int micro = 0; micro < recipe_.micro_steps; ++micro) {
+      const at::Tensor ids = batch_of(recipe_, step_, micro, rank);
+      seed_forward(step_, micro, rank);
+      at::Tensor loss = models::next_token_loss(model_->forward(ids), ids) / recipe_.micro_steps;
+      loss.backward();
+      loss_sum += loss.item<double>();
+      const at::NoGradGuard no_grad;
+      for (auto& p : parameters) {
+        if (!p.tensor.grad().defined()) continue;
+        const at::Tensor g = p.tensor.grad().to(at::kFloat);
+        auto& sum = sums[p.name][micro];
+        sum = sum.defined() ? sum + g : g;
+        p.tensor.mutable_grad().reset();
+      }
+    }
+    outcome.losses.push_back(loss_sum);
+  }
+  const at::NoGradGuard no_grad;
+  double squares = 0;
+  for (auto& [name, micros] : sums) {
+    at::Tensor total;
+    for (auto& [micro, sum] : micros) total = total.defined() ? total + sum / world_ : sum / world_;
+    outcome.gradients[name] = total;
+    squares += total.to(at::kDouble).square().sum().item<double>();
+  }
+  outcome.gradient_norm = std::sqrt(squares);
+  const double factor =
+      recipe_.clip ? std::min(1.0, *recipe_.clip / (outcome.gradient_norm + 1e-6)) : 1.0;
+  step_ += 1;
+  for (auto& [name, gradient] : outcome.gradients) {
+    at::Tensor g = gradient * factor;
+    at::Tensor steps = at::full({}, static_cast<float>(step_));
+    const auto& rule = recipe_.adamw.decay;
+    const bool decays = rule.patterns.empty() || glob_match_any(rule.patterns, name);
+    at::_fused_adamw_({masters_[name]}, {g}, {averages_[name]}, {squares_[name]}, {}, {steps},
+                      recipe_.lr, recipe_.adamw.beta1, recipe_.adamw.beta2,
+                      decays ? rule.weight_decay : 0.0, recipe_.adamw.eps, false, false);
+  }
+  return outcome;
+}
+
+}  // namespace floe::test

@@ -1,0 +1,53 @@
+// The judge of the engine: one process that runs the ranks' batches in rank order, averages their
+// gradients in that order and updates whole parameters. See invariant 1 in docs/engine.md.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "floe/models/transformer.h"
+#include "floe/optim/optimizer.h"
+
+namespace floe::test {
+
+struct Recipe {
+  models::TransformerSize size;
+  std::vector<std::string> trainable{"*"};
+  std::optional<at::ScalarType> param_dtype;
+  int micro_steps = 1;
+  int batch = 2;
+  double lr = 1e-3;
+  std::uint64_t seed = 7;
+  optim::AdamWOptions adamw;
+  std::optional<double> clip;
+};
+
+// What rank `rank` sees in micro-step `micro` of step `step`, the same in every process.
+at::Tensor batch_of(const Recipe& recipe, int step, int micro, int rank);
+// Random numbers that dropout draws in that forward.
+void seed_forward(int step, int micro, int rank);
+
+class ReferenceTrainer {
+ public:
+  ReferenceTrainer(const Recipe& recipe, int world);
+
+  struct Outcome {
+    std::vector<double> losses;  // of each rank, mean over micro-steps
+    std::map<std::string, at::Tensor> gradients;
+    double gradient_norm = 0;
+  };
+  Outcome step();
+  // Masters, by name.
+  const std::map<std::string, at::Tensor>& weights() const { return masters_; }
+
+ private:
+  Recipe recipe_;
+  int world_;
+  int step_ = 0;
+  std::shared_ptr<models::Transformer> model_;
+  std::map<std::string, at::Tensor> masters_, averages_, squares_;
+};
+
+}  // namespace floe::test
