@@ -174,7 +174,7 @@ def summarize(rounds):
     per_round = [statistics.median(ranks[0]["step_seconds"]) for ranks in rounds]
     row = {"step_s": statistics.median(s for ranks in rounds for s in ranks[0]["step_seconds"]),
            "step_s_rounds": per_round, "losses": [ranks["losses"] for ranks in last]}
-    for part in ("forward", "backward", "update"):
+    for part in ("cpu", "forward", "backward", "update"):
         row[f"{part}_s"] = statistics.median(s for ranks in rounds for s in ranks[0][f"{part}_seconds"])
     if "waited_seconds" in last[0]:
         row["waited_s"] = statistics.median(ranks[0]["waited_seconds"] for ranks in rounds)
@@ -238,18 +238,19 @@ def mib(n):
 
 
 def table(systems):
-    lines = ["| system | step s (rounds) | ÷ floe | forward + backward + update s | peak MiB | gathers n / MiB "
+    lines = ["| system | step s (rounds) | ÷ floe | CPU s | ÷ floe | forward + backward + update s | peak MiB | gathers n / MiB "
              "| reductions n / MiB | gradients | optimizer | between steps |",
-             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-    floe = systems.get("floe", {}).get("step_s")
+             "| --- " * 12 + "|"]
+    floe = systems.get("floe", {})
     for system, row in systems.items():
         if "failed" in row:
-            lines.append(f"| {LABELS[system]} | failed: {row['failed'].replace('|', '/')} " + "| " * 8 + "|")
+            lines.append(f"| {LABELS[system]} | failed: {row['failed'].replace('|', '/')} " + "| " * 10 + "|")
             continue
         spread = f"{min(row['step_s_rounds']):.3f}–{max(row['step_s_rounds']):.3f}"
-        ratio = f"{row['step_s'] / floe:.2f}" if floe else ""
+        ratio = {name: f"{row[name] / floe[name]:.2f}" if name in floe else "" for name in ("step_s", "cpu_s")}
         parts = " + ".join(f"{row[f'{part}_s']:.3f}" for part in ("forward", "backward", "update"))
-        lines.append(f"| {LABELS[system]} | {row['step_s']:.3f} ({spread}) | {ratio} | {parts} | {mib(row['peak_bytes'])} "
+        lines.append(f"| {LABELS[system]} | {row['step_s']:.3f} ({spread}) | {ratio['step_s']} | {row['cpu_s']:.3f} "
+                     f"| {ratio['cpu_s']} | {parts} | {mib(row['peak_bytes'])} "
                      f"| {row['gathers']} / {mib(row['gathered_bytes'])} | {row['reduces']} / {mib(row['reduced_bytes'])} "
                      f"| {mib(row['gradient_bytes'])} | {mib(row['optimizer_bytes'])} | {mib(row['between_bytes'])} |")
     return lines
@@ -270,7 +271,8 @@ def report(results, arguments):
         f"{machine()}. {RANKS} Gloo ranks, one core and one thread each; fp32, AdamW (fused), "
         f"{arguments.rounds} interleaved rounds of {arguments.steps} steps after {arguments.warmup} for warming up. "
         "Times are medians over the steps of all rounds (in brackets the medians of the fastest and the slowest "
-        "round); `÷ floe` is the system's step time over floe's. Everything counted is per rank (the largest) and "
+        "round); `CPU s` is the processor time of a step, all threads of a rank, which other work on the machine "
+        "disturbs least; `÷ floe` is the system's time over floe's. Everything counted is per rank (the largest) and "
         "per step: tensor bytes from the same counting allocator in every process, bytes of gathered outputs and of "
         "reduction inputs. floe's step also computes the global gradient norm and compares the ranks' order of "
         f"collectives; the others' does not. All losses of all steps agree with floe's within {LOSS_TOLERANCE}.",

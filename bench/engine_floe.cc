@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "floe/comm/world.h"
+#include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/diag/memory_counter.h"
@@ -109,6 +111,29 @@ class Tally final : public shard::Observer {
   double waited_seconds = 0;
 };
 
+// With "trace": true, what the engine does in the last step, and the tensor bytes at that moment and
+// at most since the line before.
+class Trace final : public shard::Observer {
+ public:
+  explicit Trace(diag::MemoryCounter& memory) : memory_(memory) {}
+  void on(const shard::Event& event) override {
+    log::info(shard::name_of(event.kind), " ", event.unit, " / ", event.group, ": ",
+              memory_.current_bytes() / kKiB, " KiB, at most ", memory_.peak_bytes() / kKiB,
+              " KiB, waited ", event.seconds * 1e3, " ms");
+    memory_.reset_peak();
+  }
+
+ private:
+  diag::MemoryCounter& memory_;
+};
+
+// Of all threads of this process.
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 class Clock {
  public:
   // Seconds since the last call.
@@ -135,15 +160,18 @@ Json train(const Json& json) {
 
   Tally tally;
   engine->add_observer(&tally);
+  Trace trace(memory);
   const double lr = json.at("lr");
   const std::int64_t warmup = json.at("warmup"), steps = json.at("steps"),
                      batches = json.at("batches");
-  std::vector<double> losses, step_seconds, forward_seconds, backward_seconds, update_seconds;
+  std::vector<double> losses, step_seconds, cpu, forward_seconds, backward_seconds, update_seconds;
   std::int64_t peak_bytes = 0, gradient_bytes = 0;
   for (std::int64_t step = 0; step < warmup + steps; ++step) {
     if (step == warmup) tally = Tally();
     const at::Tensor ids = token_batch(json, step % batches, options.world->rank());
     memory.reset_peak();
+    if (step + 1 == warmup + steps && json.value("trace", false)) engine->add_observer(&trace);
+    const double cpu_before = cpu_seconds();
     Clock step_clock, clock;
     at::Tensor loss = models::next_token_loss(nn::call(*model, ids), ids);
     const double forward = clock.lap();
@@ -156,19 +184,23 @@ Json train(const Json& json) {
     engine->clear_gradients();
     const double update = clock.lap();
     const double whole = step_clock.lap();
+    const double cpu_after = cpu_seconds();
     losses.push_back(loss.item<double>());
     if (step < warmup) continue;
     peak_bytes = std::max(peak_bytes, memory.peak_bytes());
     step_seconds.push_back(whole);
+    cpu.push_back(cpu_after - cpu_before);
     forward_seconds.push_back(forward);
     backward_seconds.push_back(backward);
     update_seconds.push_back(update);
   }
   engine->remove_observer(&tally);
+  engine->remove_observer(&trace);
   options.world->group()->barrier("the end of the benchmark");
   return {{"rank", options.world->rank()},
           {"losses", losses},
           {"step_seconds", step_seconds},
+          {"cpu_seconds", cpu},
           {"forward_seconds", forward_seconds},
           {"backward_seconds", backward_seconds},
           {"update_seconds", update_seconds},

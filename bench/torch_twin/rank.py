@@ -104,14 +104,14 @@ def main(system, config, weights, library):
     trainable = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=config["lr"], weight_decay=config["weight_decay"], fused=True)
 
-    losses, times = [], {"step": [], "forward": [], "backward": [], "update": []}
+    losses, times = [], {"step": [], "cpu": [], "forward": [], "backward": [], "update": []}
     peak = gradients = 0
     for step in range(config["warmup"] + config["steps"]):
         if step == config["warmup"]:
             traffic.reset()
         ids = token_batch(config, step % config["batches"], rank)
         memory.reset_peak()
-        begin = time.perf_counter()
+        cpu, begin = time.process_time(), time.perf_counter()
         loss = next_token_loss(model(ids), ids)
         forward = time.perf_counter()
         loss.backward()
@@ -121,11 +121,13 @@ def main(system, config, weights, library):
         optimizer.step()
         optimizer.zero_grad()
         end = time.perf_counter()
+        cpu = time.process_time() - cpu
         losses.append(loss.item())
         del loss
         if step < config["warmup"]:
             continue
         peak = max(peak, memory.peak())
+        times["cpu"].append(cpu)
         times["forward"].append(forward - begin)
         times["backward"].append(backward - forward)
         times["update"].append(end - counted)

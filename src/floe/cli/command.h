@@ -22,6 +22,7 @@ struct Command {
 
 extern const Command kHelpCommand;
 extern const Command kLaunchCommand;
+extern const Command kPlanCommand;
 extern const Command kVersionCommand;
 
 // Every command, in the order in which `floe --help` lists them.

@@ -20,6 +20,7 @@ bool asks_for_help(const Args& args) {
 const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> table{
       &kLaunchCommand,
+      &kPlanCommand,
       &kHelpCommand,
       &kVersionCommand,
   };

@@ -19,6 +19,9 @@ namespace floe::comm {
 namespace {
 
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
+// A send or receive under way. Who drops the last reference frees its tensor, whoever watches it (a
+// weak intrusive pointer would keep that).
+using Part = std::shared_ptr<C10dWork>;
 
 constexpr std::int64_t kChunkBytes = kMiB;
 // Below this an all-reduce sends everything to everybody: one trip instead of two.
@@ -28,11 +31,26 @@ struct Slice {
   std::int64_t offset = 0, numel = 0;
 };
 
+// The first lines of what torch says, without its stack.
+std::string cause_of(const std::exception& e) {
+  const std::string text = e.what();
+  return text.substr(0, text.find("\nException raised from"));
+}
+
 class GlooGroup final : public Group {
  public:
   GlooGroup(std::string name, int rank, int size,
             c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::chrono::milliseconds timeout)
       : Group(std::move(name), rank, size), gloo_(std::move(gloo)), timeout_(timeout) {}
+  // What is still queued waits for ranks that may never answer: it fails instead.
+  ~GlooGroup() override { GlooGroup::abort(); }
+
+  void abort() override {
+    std::lock_guard lock(issue_);
+    aborted_ = true;
+    for (const auto& part : under_way_)
+      if (const Part alive = part.lock()) (*alive)->abort();
+  }
 
  protected:
   Work do_all_gather(at::Tensor output, at::Tensor input, const std::string& label) override {
@@ -45,7 +63,7 @@ class GlooGroup final : public Group {
     if (own.const_data_ptr() != input.const_data_ptr() && numel > 0)
       std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
     const int tag = take_tags(1);
-    std::vector<C10dWork> parts;
+    std::vector<Part> parts;
     guarded("all-gather", label, [&] {
       for (int step = 1; step < size(); ++step) {
         const int from = (rank() + size() - step) % size();
@@ -56,7 +74,7 @@ class GlooGroup final : public Group {
     });
     return Work([this, label, parts = std::move(parts)] {
       guarded("all-gather", label, [&] {
-        for (const auto& part : parts) part->wait(timeout_);
+        for (const auto& part : parts) finish(part);
       });
     });
   }
@@ -111,8 +129,13 @@ class GlooGroup final : public Group {
     c10d::BroadcastOptions options;
     options.rootRank = root;
     std::vector<at::Tensor> tensors{tensor};
-    std::lock_guard lock(issue_);
-    return wrap("broadcast", label, gloo_->broadcast(tensors, options));
+    C10dWork inner;
+    guarded("broadcast", label, [&] {
+      std::lock_guard lock(issue_);
+      require(!aborted_, "this rank has given the group up");
+      inner = gloo_->broadcast(tensors, options);
+    });
+    return wrap("broadcast", label, std::move(inner));
   }
 
  private:
@@ -122,9 +145,7 @@ class GlooGroup final : public Group {
     try {
       f();
     } catch (const std::exception& e) {
-      std::string cause = e.what();
-      cause = cause.substr(0, cause.find("\nException raised from"));
-      throw CommError(str(describe(kind, label), " failed: ", cause));
+      throw CommError(str(describe(kind, label), " failed: ", cause_of(e)));
     }
   }
 
@@ -162,22 +183,36 @@ class GlooGroup final : public Group {
     return static_cast<int>(first & 0x3fffffffU);
   }
 
-  C10dWork send(const at::Tensor& tensor, int to, int tag) {
+  Part send(const at::Tensor& tensor, int to, int tag) {
     std::vector<at::Tensor> tensors{tensor};
     std::lock_guard lock(issue_);
-    return gloo_->send(tensors, to, tag);
+    return tracked([&] { return gloo_->send(tensors, to, tag); });
   }
-  C10dWork receive(const at::Tensor& tensor, int from, int tag) {
+  Part receive(const at::Tensor& tensor, int from, int tag) {
     std::vector<at::Tensor> tensors{tensor};
     std::lock_guard lock(issue_);
-    return gloo_->recv(tensors, from, tag);
+    return tracked([&] { return gloo_->recv(tensors, from, tag); });
+  }
+
+  // Issues a send or receive that `abort` can reach; the lock is held.
+  template <class F>
+  Part tracked(F&& issue) {
+    require(!aborted_, "this rank has given the group up");
+    const auto part = std::make_shared<C10dWork>(issue());
+    if (under_way_.size() >= 256)
+      std::erase_if(under_way_, [](const auto& other) { return other.expired(); });
+    under_way_.emplace_back(part);
+    return part;
+  }
+  void finish(const Part& part) const {
+    require((*part)->wait(timeout_), "this rank has given the group up");
   }
 
   // `output` becomes the sum over ranks of slice `rank()` of `input`. See Note [Ordered sums].
   void sum_slices(const at::Tensor& input, const std::vector<Slice>& slices, at::Tensor output,
                   int divide, int tag) {
     const std::int64_t chunk = chunk_numel(input);
-    std::vector<C10dWork> sends;
+    std::vector<Part> sends;
     for (int step = 1; step < size(); ++step) {
       const int to = (rank() + step) % size();
       const Slice slice = slices[static_cast<std::size_t>(to)];
@@ -189,7 +224,7 @@ class GlooGroup final : public Group {
     const Slice own = slices[static_cast<std::size_t>(rank())];
     const std::int64_t window_numel = std::min(chunk, std::max<std::int64_t>(own.numel, 1));
     at::Tensor windows = at::empty({2, size(), window_numel}, input.options());
-    std::array<std::vector<C10dWork>, 2> arriving;
+    std::array<std::vector<Part>, 2> arriving;
     auto post = [&](std::int64_t c) {
       const std::int64_t numel = std::min(chunk, own.numel - c * chunk);
       auto& works = arriving[static_cast<std::size_t>(c % 2)];
@@ -211,18 +246,18 @@ class GlooGroup final : public Group {
         if (from == rank()) {
           sum.add(input.narrow(0, own.offset + c * chunk, numel).const_data_ptr());
         } else {
-          arriving[static_cast<std::size_t>(c % 2)][static_cast<std::size_t>(from)]->wait(timeout_);
+          finish(arriving[static_cast<std::size_t>(c % 2)][static_cast<std::size_t>(from)]);
           sum.add(windows[c % 2][from].const_data_ptr());
         }
       }
       sum.finish(output.narrow(0, c * chunk, numel).mutable_data_ptr(), divide);
     }
-    for (const auto& work : sends) work->wait(timeout_);
+    for (const auto& work : sends) finish(work);
   }
 
   // Every rank's slice of `flat` reaches all others, in place.
   void exchange_slices(const at::Tensor& flat, const std::vector<Slice>& slices, int tag) {
-    std::vector<C10dWork> works;
+    std::vector<Part> works;
     for (int p = 0; p < size(); ++p) {
       const Slice slice = slices[static_cast<std::size_t>(p)];
       if (p != rank() && slice.numel > 0)
@@ -232,18 +267,18 @@ class GlooGroup final : public Group {
     for (int step = 1; step < size() && own.numel > 0; ++step)
       works.push_back(
           send(flat.narrow(0, own.offset, own.numel), (rank() + step) % size(), tag));
-    for (const auto& work : works) work->wait(timeout_);
+    for (const auto& work : works) finish(work);
   }
 
   void sum_everything(at::Tensor flat, int divide, int tag) {
     if (flat.numel() == 0) return;
     at::Tensor others = at::empty({size(), flat.numel()}, flat.options());
-    std::vector<C10dWork> works;
+    std::vector<Part> works;
     for (int p = 0; p < size(); ++p)
       if (p != rank()) works.push_back(receive(others[p], p, tag));
     for (int p = 0; p < size(); ++p)
       if (p != rank()) works.push_back(send(flat, p, tag));
-    for (const auto& work : works) work->wait(timeout_);
+    for (const auto& work : works) finish(work);
     OrderedSum sum(flat.scalar_type(), flat.numel());
     sum.begin(flat.numel());
     for (int p = 0; p < size(); ++p)
@@ -254,6 +289,8 @@ class GlooGroup final : public Group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   std::chrono::milliseconds timeout_;
   std::mutex issue_;  // Gloo's group is called from the caller's thread and from the worker
+  bool aborted_ = false;
+  std::vector<std::weak_ptr<C10dWork>> under_way_;
   std::atomic<std::uint32_t> next_tag_{0};
   Worker worker_;  // last member: its thread ends before what it uses
 };
@@ -281,7 +318,7 @@ GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>
     return std::make_shared<GlooGroup>(std::move(name), rank, size, std::move(gloo), timeout);
   } catch (const std::exception& e) {
     throw CommError(str("rank ", rank, " of ", size, " could not join the Gloo group '", name,
-                        "': ", e.what()));
+                        "': ", cause_of(e)));
   }
 }
 

@@ -56,11 +56,13 @@ Rendezvous from_url(const ManualInit& init, const Reader& env) {
   const std::string rest = init.url.substr(kScheme.size());
   const auto colon = rest.rfind(':');
   require<ConfigError>(colon != std::string::npos && colon > 0, "dist.init '", init.url,
-                       "' has no port; write tcp://HOST:PORT");
+                       "' has no port or no host; write tcp://HOST:PORT");
   require<ConfigError>(init.rank && init.world_size, "dist.init '", init.url,
                        "' needs dist.rank and dist.world_size beside it");
   Rendezvous r;
   r.host = rest.substr(0, colon);
+  if (r.host.size() > 2 && r.host.front() == '[' && r.host.back() == ']')
+    r.host = r.host.substr(1, r.host.size() - 2);  // an IPv6 address
   r.port = to_int("the port of dist.init", rest.substr(colon + 1), 1, 65535);
   r.world_size = *init.world_size;
   r.rank = *init.rank;
@@ -83,11 +85,18 @@ Environment process_environment() {
 }
 
 std::string first_slurm_host(const std::string& node_list) {
-  const std::string first = node_list.substr(0, node_list.find_first_of(",["));
-  const auto open = node_list.find('[');
-  if (open == std::string::npos || open != first.size()) return first;
-  const auto end = node_list.find_first_of(",-]", open + 1);
-  return first + node_list.substr(open + 1, end == std::string::npos ? end : end - open - 1);
+  std::string host;
+  for (std::size_t i = 0; i < node_list.size() && node_list[i] != ','; ++i) {
+    if (node_list[i] != '[') {
+      host += node_list[i];
+      continue;
+    }
+    const auto end = node_list.find_first_of(",-]", i + 1);
+    host += node_list.substr(i + 1, end == std::string::npos ? end : end - i - 1);
+    i = node_list.find(']', i);
+    if (i == std::string::npos) break;
+  }
+  return host;
 }
 
 Rendezvous find_rendezvous(const ManualInit& init, const Environment& environment) {

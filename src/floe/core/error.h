@@ -55,7 +55,7 @@ class ShardError : public Error {
 // Throws ErrorType with the parts joined when the condition does not hold.
 template <class ErrorType = Error, class... Parts>
 void require(bool condition, const Parts&... parts) {
-  if (!condition) throw ErrorType(str(parts...));
+  if (!condition) throw ErrorType(floe::str(parts...));
 }
 
 }  // namespace floe

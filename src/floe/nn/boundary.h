@@ -25,6 +25,7 @@ class Boundary {
 struct BoundarySlot {
   Boundary* boundary = nullptr;  // not owned; the engine that sets it also clears it
   bool checkpointed = false;     // recompute the forward in backward instead of storing it
+  bool trains = true;            // some parameter inside may require a gradient
 };
 
 }  // namespace floe::nn

@@ -15,11 +15,14 @@ namespace floe::nn {
 namespace detail {
 
 template <class Args, class Forward>
-auto run_checkpointed(Args& args, Forward forward) {
+auto run_checkpointed(const BoundarySlot& slot, Args& args, Forward forward) {
   TensorRefs inputs = tensors_of(args);
+  bool has_backward = slot.trains;
+  for (const at::Tensor* input : inputs) has_backward = has_backward || input->requires_grad();
+  if (!has_backward) return std::apply(forward, args);
   Checkpoint checkpoint(inputs, inputs.empty() ? at::Device(at::kCPU) : inputs[0]->device());
   auto result = [&] {
-    at::AutoGradMode grad_off(false);
+    const FirstRun first_run;
     return std::apply(forward, args);
   }();
   TensorRefs outputs = tensors_of(result);
@@ -46,7 +49,7 @@ auto call_through(BoundarySlot& slot, Forward forward, Args&&... arguments) {
     slot.boundary->before_forward(inputs);
   }
   auto result = slot.checkpointed && at::GradMode::is_enabled()
-                    ? detail::run_checkpointed(args, forward)
+                    ? detail::run_checkpointed(slot, args, forward)
                     : std::apply(forward, args);
   if (slot.boundary) {
     TensorRefs outputs = tensors_of(result);

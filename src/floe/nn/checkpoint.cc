@@ -60,13 +60,16 @@ class RandomState {
 struct Autocast {
   bool enabled = false;
   at::ScalarType dtype = at::kFloat;
+  bool caches = true;
 
   static Autocast current(at::DeviceType type) {
-    return {at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)};
+    return {at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type),
+            at::autocast::is_autocast_cache_enabled()};
   }
   void apply(at::DeviceType type) const {
     at::autocast::set_autocast_enabled(type, enabled);
     at::autocast::set_autocast_dtype(type, dtype);
+    at::autocast::set_autocast_cache_enabled(caches);
   }
 };
 
@@ -120,6 +123,9 @@ class RecomputeNode final : public torch::autograd::Node {
   }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    require<Error>(!at::GradMode::is_enabled(),
+                   "a checkpointed forward has no second derivative: differentiate without "
+                   "create_graph, or without checkpointing");
     std::shared_ptr<State> state;
     {
       std::lock_guard lock(mutex_);
@@ -165,6 +171,7 @@ Checkpoint::Checkpoint(TensorRefs& inputs, at::Device device) : state_(std::make
   state_->device = device;
   state_->random = RandomState::capture(device);
   state_->autocast = Autocast::current(device.type());
+  state_->autocast.caches = false;
   for (const at::Tensor* input : inputs) {
     const bool needs_grad = input->requires_grad();
     state_->inputs.emplace_back(*input, /*is_output=*/false);
@@ -184,6 +191,11 @@ void Checkpoint::attach(TensorRefs& outputs, Rerun rerun) {
       node->add_input_metadata(torch::autograd::Node::undefined_input());
   }
 }
+
+FirstRun::FirstRun() : cache_before_(at::autocast::is_autocast_cache_enabled()) {
+  at::autocast::set_autocast_cache_enabled(false);
+}
+FirstRun::~FirstRun() { at::autocast::set_autocast_cache_enabled(cache_before_); }
 
 bool recomputing() { return recompute_depth > 0; }
 

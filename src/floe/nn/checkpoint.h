@@ -4,9 +4,12 @@
 // The forward runs without autograd. Its outputs hang on one node that keeps the input tensors, the
 // state of the random generators and the autocast settings. In backward the node runs the forward
 // once more on detached inputs, with the same random numbers, and differentiates that run; gradients
-// of parameters accumulate in it as usual. While a recomputation is under way on this thread,
+// of parameters accumulate in it as usual. Autocast's cache of cast weights is off in both runs: a
+// weight that was cast without autograd, or in the graph outside, has no gradient inside. While a recomputation is under way on this thread,
 // `recomputing()` is true: a unit that is gathered for it stays gathered for the backward that follows.
 #pragma once
+
+#include <ATen/core/grad_mode.h>
 
 #include <functional>
 #include <memory>
@@ -29,6 +32,19 @@ class Checkpoint {
  private:
   struct State;
   std::shared_ptr<State> state_;
+};
+
+// While it lives, this thread runs the forward of Note [Recomputation] for the first time.
+class FirstRun {
+ public:
+  FirstRun();
+  ~FirstRun();
+  FirstRun(const FirstRun&) = delete;
+  FirstRun& operator=(const FirstRun&) = delete;
+
+ private:
+  at::AutoGradMode grad_off_{false};
+  bool cache_before_;
 };
 
 // True while this thread runs a forward again for backward.

@@ -13,8 +13,8 @@
 namespace floe::nn {
 namespace {
 
-// In (0, 1): never 0, so that its logarithm is finite.
-float unit(std::uint32_t word) { return (static_cast<float>(word >> 8) + 0.5f) * 0x1p-24f; }
+// In (0, 1), both ends excluded: 23 bits and a half are exact in a float.
+float unit(std::uint32_t word) { return (static_cast<float>(word >> 9) + 0.5f) * 0x1p-23f; }
 
 std::array<float, 4> normals(const std::array<std::uint32_t, 4>& words) {
   std::array<float, 4> out{};

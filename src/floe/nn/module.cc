@@ -59,17 +59,18 @@ std::vector<NamedParameter> named_parameters(torch::nn::Module& root) {
     auto* own = dynamic_cast<Module*>(&module);
     for (auto& item : module.named_parameters(/*recurse=*/false)) {
       const std::string name = prefix.empty() ? item.key() : prefix + "." + item.key();
+      const Init* init = nullptr;
+      if (own) {
+        const auto found = own->inits().find(item.key());
+        if (found != own->inits().end()) init = &found->second;
+      }
       const auto [place, is_new] = seen.emplace(item.value().unsafeGetTensorImpl(), result.size());
       if (!is_new) {
         auto& known = result[place->second];
         known.other_names.push_back(name);
         known.owners.push_back(&module);
+        if (!known.init) known.init = init;
         continue;
-      }
-      const Init* init = nullptr;
-      if (own) {
-        const auto found = own->inits().find(item.key());
-        if (found != own->inits().end()) init = &found->second;
       }
       result.push_back({name, item.value(), init, {&module}, {}});
     }
@@ -81,7 +82,10 @@ std::vector<NamedParameter> named_parameters(torch::nn::Module& root) {
 void set_trainable(torch::nn::Module& root, const std::vector<std::string>& patterns) {
   auto parameters = named_parameters(root);
   std::vector<std::string> names;
-  for (const auto& parameter : parameters) names.push_back(parameter.name);
+  for (const auto& parameter : parameters) {
+    names.push_back(parameter.name);
+    names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
+  }
   for (const auto& pattern : patterns)
     require<ConfigError>(std::any_of(names.begin(), names.end(),
                                      [&](const auto& name) { return glob_match(pattern, name); }),

@@ -30,7 +30,10 @@ std::int64_t bytes_of(const at::Tensor& tensor) {
 void check_patterns(const shard::Engine& engine, const DecayRule& rule) {
   std::vector<std::string> names;
   for (const auto& parameter : engine.plan().parameters)
-    if (parameter.trainable) names.push_back(parameter.name);
+    if (parameter.trainable) {
+      names.push_back(parameter.name);
+      names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
+    }
   for (const auto& pattern : rule.patterns)
     require<ConfigError>(std::any_of(names.begin(), names.end(),
                                      [&](const auto& name) { return glob_match(pattern, name); }),
@@ -41,8 +44,10 @@ void check_patterns(const shard::Engine& engine, const DecayRule& rule) {
 std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule) {
   std::vector<Range> ranges;
   for (const shard::Piece& piece : group.pieces()) {
-    const bool decays =
-        rule.patterns.empty() || glob_match_any(rule.patterns, group.parameter(piece.index).name);
+    const auto& parameter = group.parameter(piece.index);
+    const auto chosen = [&](const std::string& name) { return glob_match_any(rule.patterns, name); };
+    const bool decays = rule.patterns.empty() || chosen(parameter.name) ||
+                        std::any_of(parameter.other_names.begin(), parameter.other_names.end(), chosen);
     const double decay = decays ? rule.weight_decay : 0;
     if (!ranges.empty() && ranges.back().weight_decay == decay)
       ranges.back().numel += piece.numel;
@@ -105,21 +110,22 @@ void Sgd::step(double lr) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor& gradient = groups[g]->gradient();
     if (!gradient.defined()) continue;
+    at::Tensor values = groups[g]->shard();
+    const bool has_momentum = options_.momentum != 0;
+    if (has_momentum && momentum_[g].defined())
+      momentum_[g].mul_(options_.momentum).add_(gradient);
+    else if (has_momentum)
+      momentum_[g] = gradient.clone();
+    // The decay's share of the update, beside the gradient's: the gradient itself stays as it is.
     for (const Range& range : ranges_[g]) {
       if (range.weight_decay == 0) continue;
-      at::Tensor part = gradient.narrow(0, range.first, range.numel);
-      part.add_(groups[g]->shard().narrow(0, range.first, range.numel), range.weight_decay);
-    }
-    at::Tensor update = gradient;
-    if (options_.momentum != 0) {
-      if (momentum_[g].defined())
-        momentum_[g].mul_(options_.momentum).add_(gradient);
+      at::Tensor part = values.narrow(0, range.first, range.numel);
+      if (has_momentum)
+        momentum_[g].narrow(0, range.first, range.numel).add_(part, range.weight_decay);
       else
-        momentum_[g] = gradient.clone();
-      update = momentum_[g];
+        part.mul_(1 - lr * range.weight_decay);
     }
-    at::Tensor values = groups[g]->shard();
-    values.add_(update, -lr);
+    values.add_(has_momentum ? momentum_[g] : gradient, -lr);
   }
 }
 

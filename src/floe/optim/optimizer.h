@@ -26,7 +26,7 @@ struct Range {
 
 struct DecayRule {
   double weight_decay = 0;
-  // Parameters that decay, by pattern; empty: all.
+  // Parameters that decay, by pattern over any of their names; empty: all.
   std::vector<std::string> patterns;
 };
 

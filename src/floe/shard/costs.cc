@@ -58,21 +58,25 @@ std::int64_t ShardPlan::pool_bytes() const {
 
 HeldBytes ShardPlan::held() const {
   HeldBytes held;
-  std::int64_t largest = 0, second = 0;
+  // The root's parameters lie at both ends of the model, so its buffer stays open through backward;
+  // of the others one fills while one is being reduced.
+  std::int64_t largest = 0, second = 0, root = 0;
   for (const PlannedGroup& group : groups) {
     (group.trainable ? held.trainable_shards : held.frozen_shards) += group.shard_bytes();
     if (!group.trainable) continue;
     held.gradient_shards += group.layout.shard_numel() * element_size(group.storage_dtype);
     held.optimizer_state += 2 * group.layout.shard_numel() * element_size(group.storage_dtype);
     if (group.shard_size == 1 && group.reduce_dtype == group.storage_dtype) continue;
-    if (group.gradient_bytes() > largest) {
+    if (units[group.units.front()].name.empty() || group.units.size() > 1) {
+      root += group.gradient_bytes();
+    } else if (group.gradient_bytes() > largest) {
       second = largest;
       largest = group.gradient_bytes();
     } else {
       second = std::max(second, group.gradient_bytes());
     }
   }
-  held.gradient_buffers = largest + second;
+  held.gradient_buffers = root + largest + second;
   held.pool = pool_bytes();
   return held;
 }

@@ -81,7 +81,7 @@ Engine::~Engine() {
   for (auto& unit : units_)
     if (unit->plan().slot && unit->plan().slot->boundary == unit.get())
       unit->plan().slot->boundary = nullptr;
-  for (nn::BoundarySlot* slot : plan_.checkpointed) slot->checkpointed = false;
+  for (const PlannedCheckpoint& checkpoint : plan_.checkpointed) checkpoint.slot->checkpointed = false;
   for (FlatGroup* group : trainable_)
     for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
       torch::autograd::impl::set_post_acc_grad_hooks(group->leaf(i), nullptr);
@@ -98,7 +98,12 @@ void Engine::connect() {
       slot->boundary = units_.back().get();
     }
   }
-  for (nn::BoundarySlot* slot : plan_.checkpointed) slot->checkpointed = true;
+  for (const PlannedCheckpoint& checkpoint : plan_.checkpointed) {
+    const auto parameters = checkpoint.module->parameters();
+    checkpoint.slot->checkpointed = true;
+    checkpoint.slot->trains = std::any_of(parameters.begin(), parameters.end(),
+                               [](const at::Tensor& p) { return p.requires_grad(); });
+  }
   for (FlatGroup* group : trainable_)
     for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
       torch::autograd::impl::set_post_acc_grad_hooks(

@@ -80,8 +80,8 @@ class Planner {
     find_parameters();
     choose_units();
     make_groups();
-    choose_residents(plan_, options_.frozen);
     find_checkpointed();
+    choose_residents(plan_, options_.frozen);
     check_boundaries();
     return std::move(plan_);
   }
@@ -292,9 +292,22 @@ class Planner {
         require<ConfigError>(slot != nullptr, "strategy.activation_checkpointing: '", place->name,
                              "' is a foreign ", nn::class_name(*place->module),
                              " without a boundary; make it an nn::Hooked<...>");
-        plan_.checkpointed.push_back(slot);
-        plan_.units[unit_of_.at(place->module)].recomputes = true;
+        plan_.checkpointed.push_back({place->module, slot});
+        mark_recomputed(plan_.units[unit_of_.at(place->module)]);
       }
+  }
+
+  // A forward that runs again reads all of the unit's parameters, if its backward exists.
+  void mark_recomputed(PlannedUnit& unit) {
+    unit.recomputes = true;
+    const bool has_backward = std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
+      const auto& indices = plan_.groups[g].parameters;
+      return first_trainable_ >= 0 && std::any_of(indices.begin(), indices.end(), [&](std::size_t i) {
+        return static_cast<std::int64_t>(i) >= first_trainable_;
+      });
+    });
+    if (has_backward)
+      for (const std::size_t g : unit.groups) plan_.groups[g].needed_in_backward = true;
   }
 
   void check_boundaries() const {

@@ -67,6 +67,12 @@ struct PlannedUnit {
   std::string label() const { return name.empty() ? "(root)" : name; }
 };
 
+// A module whose forward runs again in backward.
+struct PlannedCheckpoint {
+  torch::nn::Module* module = nullptr;
+  nn::BoundarySlot* slot = nullptr;
+};
+
 // Bytes that one rank holds between steps, and at most during one.
 struct HeldBytes {
   std::int64_t trainable_shards = 0;  // fp32 masters
@@ -91,7 +97,7 @@ struct ShardPlan {
   std::vector<PlannedParameter> parameters;
   std::vector<PlannedGroup> groups;
   std::vector<PlannedUnit> units;  // in registration order; the root last
-  std::vector<nn::BoundarySlot*> checkpointed;
+  std::vector<PlannedCheckpoint> checkpointed;
 
   HeldBytes held() const;
   MovedBytes moved() const;

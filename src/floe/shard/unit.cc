@@ -122,7 +122,8 @@ void Unit::after_forward(nn::TensorRefs& outputs) {
     waiting_.push_back(call);
     const bool backward_is_next = nn::recomputing() || engine_.next_is_backward_of(*this);
     for (std::size_t i = 0; i < groups_.size(); ++i)
-      if (needed >> i & 1 && (backward_is_next || groups_[i]->plan().keep_until_backward())) {
+      if (needed >> i & 1 && !groups_[i]->plan().in_place() &&
+          (backward_is_next || groups_[i]->plan().keep_until_backward())) {
         kept |= std::uint64_t{1} << i;
         engine_.context_.tell(Event::Kind::keep, label_, groups_[i]->name(),
                               groups_[i]->plan().gathered_bytes());

@@ -1,0 +1,123 @@
+#include "floe/plan/plan_config.h"
+
+#include <algorithm>
+#include <span>
+
+#include "floe/config/schema.h"
+#include "floe/core/error.h"
+
+namespace floe::plan {
+namespace {
+
+// What a configuration for training may have besides, and no plan depends on.
+constexpr std::string_view kOtherBlocks[] = {"run", "data", "phases", "precision", "checkpoint",
+                                             "log"};
+constexpr std::string_view kOtherModels[] = {"flamingo", "causal_lm"};
+
+// Sizes beyond these are slips of the keyboard, and sums over them would not fit into 64 bits.
+constexpr std::int64_t kMostRows = 100'000'000, kMostWidth = 1 << 18, kMostLayers = 10'000;
+
+config::Field<std::int64_t> size_field(config::Schema<ModelConfig>& s, const std::string& name,
+                                       std::int64_t ModelConfig::*member, std::int64_t least,
+                                       std::int64_t most, const std::string& help) {
+  const std::string range = str("from ", least, " to ", most);
+  return s.field(name, member, help).rule(range, "be " + range, [=](std::int64_t value) {
+    return value >= least && value <= most;
+  });
+}
+
+bool contains(std::span<const std::string_view> names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void check_blocks(const config::Value& root) {
+  for (const auto& [key, value] : *root.as<config::Map>())
+    require<ConfigError>(!contains(kOtherBlocks, key), value.origin.text(), ": '", key,
+                         "' is a block that floe plan does not read yet; leave it out with ~", key);
+  const config::Value* model = root.at("model");
+  require<ConfigError>(model && !model->is_null(),
+                       "no model is described: give a YAML file with a block 'model:', or set "
+                       "model.type=transformer and its sizes");
+  const config::Value* type = root.at("model.type");
+  if (const auto* name = type ? type->as<std::string>() : nullptr)
+    require<ConfigError>(!contains(kOtherModels, *name), type->origin.text(), ": model.type is ",
+                         *name, ", which floe plan cannot build yet; use transformer with the ",
+                         "sizes of that model");
+}
+
+}  // namespace
+
+void describe(config::Schema<ModelConfig>& s) {
+  using C = ModelConfig;
+  s.choice("type", &C::type, {"transformer"}, "Kind of model").required();
+  size_field(s, "vocab", &C::vocab, 1, kMostRows, "Rows of the embedding").required();
+  size_field(s, "dim", &C::dim, 1, kMostWidth, "Width of the residual stream").required();
+  size_field(s, "layers", &C::layers, 1, kMostLayers, "Number of decoder layers").required();
+  size_field(s, "heads", &C::heads, 1, kMostWidth, "Attention heads; must divide dim").required();
+  size_field(s, "context", &C::context, 1, kMostRows, "Positions, each a learned row").required();
+  size_field(s, "mlp_ratio", &C::mlp_ratio, 1, 64, "Width of the MLP as a multiple of dim");
+  size_field(s, "adapter", &C::adapter, 0, kMostWidth,
+             "Width of a trainable bottleneck after each layer; 0 is none");
+  s.field("tied", &C::tied, "Whether the head shares the embedding's weight");
+  s.field("dropout", &C::dropout, "Share of activations that are dropped")
+      .at_least(0)
+      .less_than(1);
+  s.check("heads", [](const C& c) {
+    return c.dim % c.heads == 0
+               ? ""
+               : str("is ", c.heads, ", but must divide model.dim, which is ", c.dim);
+  });
+}
+
+int OptimizerConfig::num_moments() const {
+  if (type == Type::adamw) return 2;
+  return momentum > 0 ? 1 : 0;
+}
+
+void describe(config::Schema<OptimizerConfig>& s) {
+  using C = OptimizerConfig;
+  s.field("type", &C::type, "adamw keeps two moments of each trainable element, sgd one or none");
+  s.field("momentum", &C::momentum, "Of sgd; more than 0 keeps one moment")
+      .at_least(0)
+      .less_than(1);
+  s.check("momentum", [](const C& c) {
+    return c.type != C::Type::sgd && c.momentum > 0
+               ? "has no effect with adamw; remove it, or set type: sgd beside it"
+               : "";
+  });
+}
+
+void describe(config::Schema<TrainConfig>& s) {
+  s.field("trainable", &TrainConfig::trainable,
+          "Patterns of what trains; null: adapters where there are some, else everything");
+  s.section("optimizer", &TrainConfig::optimizer, "What updates them");
+}
+
+void describe(config::Schema<PlanConfig>& s) {
+  using C = PlanConfig;
+  s.field("world", &C::world, "Number of ranks; null is dist.world_size, else 1")
+      .at_least(1)
+      .at_most(100'000);
+  s.section("model", &C::model, "The model");
+  s.section("train", &C::train, "What trains");
+  s.section("strategy", &C::strategy, "How the model's state is spread over the ranks");
+  s.section("dist", &C::dist, "How the ranks find each other");
+  s.check("world", [](const C& c) {
+    return c.world && c.dist.world_size && *c.world != *c.dist.world_size
+               ? str("is ", *c.world, ", but dist.world_size is ", *c.dist.world_size,
+                     "; remove one of them")
+               : "";
+  });
+}
+
+int PlanConfig::world_size() const {
+  return static_cast<int>(world.value_or(dist.world_size.value_or(1)));
+}
+
+config::Loaded<PlanConfig> load_plan_config(const config::Layers& layers) {
+  const config::Value tree = config::compose(layers);
+  check_blocks(tree);
+  return config::load<PlanConfig>(tree);
+}
+
+}  // namespace floe::plan

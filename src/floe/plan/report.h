@@ -1,0 +1,63 @@
+// What a configuration means for one rank, in numbers, before anything runs. Built from a model
+// without memory, by the same planner that the engine uses.
+//
+//   const PlanReport report = make_report(load_plan_config(layers).config);
+//   std::cout << to_text(report);
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "floe/models/transformer.h"
+#include "floe/plan/plan_config.h"
+#include "floe/shard/plan.h"
+
+namespace floe::plan {
+
+// What a rank holds in a step, as the engine's formula has it, and where.
+struct Holdings {
+  shard::HeldBytes held;                // for this optimizer
+  std::int64_t resident = 0;            // of held.frozen_shards: whole copies
+  std::int64_t host_between_steps = 0;  // of held.between_steps(): in host memory
+  std::int64_t host_peak = 0;           // of held.peak()
+};
+
+// Groups whose elements do not divide evenly over the ranks; zeros fill the last slices.
+struct Padding {
+  std::int64_t num_groups = 0, numel = 0;
+};
+
+struct PlanReport {
+  PlanConfig config;
+  std::shared_ptr<torch::nn::Module> model;  // hollow; the plans refer to it
+  std::int64_t trainable_numel = 0, frozen_numel = 0;
+
+  shard::ShardPlan plan;
+  Holdings holdings;
+  shard::MovedBytes moved;
+  Padding padding;
+
+  // The same model with every rank holding all of it.
+  Holdings unsharded_holdings;
+  shard::MovedBytes unsharded_moved;
+};
+
+models::TransformerSize transformer_size_of(const ModelConfig& model);
+
+// Which parameters train: the configuration's patterns, else the model's own rule (adapters where
+// there are some, else everything: null).
+std::optional<std::vector<std::string>> trainable_patterns(const PlanConfig& config);
+
+// Throws ConfigError for units, patterns, sizes and budgets that cannot be.
+PlanReport make_report(const PlanConfig& config);
+
+// Tables for people, at most about 100 columns wide.
+std::string to_text(const PlanReport& report);
+// The same for programs; every key is always there. See docs/plan.md.
+nlohmann::ordered_json to_json(const PlanReport& report);
+
+}  // namespace floe::plan

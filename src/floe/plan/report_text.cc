@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "floe/core/bytes.h"
+#include "floe/core/str.h"
+#include "floe/plan/report.h"
+#include "floe/plan/strategy_options.h"
+#include "floe/plan/table.h"
+#include "floe/plan/unit_rows.h"
+
+namespace floe::plan {
+namespace {
+
+std::string ranks(int count) { return count == 1 ? "1 rank" : str(count, " ranks"); }
+
+std::string percent(std::int64_t part, std::int64_t whole) {
+  const double share = whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
+  char text[16];
+  std::snprintf(text, sizeof text, "%.*f%%", share < 0.1 ? 3 : share < 10 ? 2 : 1, share);
+  return text;
+}
+
+std::string some(std::int64_t bytes) { return bytes > 0 ? format_bytes(bytes) : "-"; }
+
+std::string header(const PlanReport& report) {
+  const auto& model = report.config.model;
+  const auto& strategy = report.config.strategy;
+  const std::int64_t all = report.trainable_numel + report.frozen_numel;
+  std::string out = str(model.type, " with ", format_count(all), " parameters: ");
+  if (report.trainable_numel == 0)
+    out += "all of them frozen";
+  else if (report.frozen_numel == 0)
+    out += "all of them train";
+  else
+    out += str(format_count(report.trainable_numel), " train (",
+               percent(report.trainable_numel, all), "), ", format_count(report.frozen_numel),
+               " are frozen");
+
+  const int world = report.plan.world_size;
+  const auto sharding = shard_options_of(strategy).strategy;
+  out += str("\n", ranks(world), ", ", name_of(sharding));
+  if (sharding == shard::Strategy::hybrid)
+    out += str(" (slices over ", strategy.hybrid_shard_size, ", ",
+               world / strategy.hybrid_shard_size, " copies)");
+  out += str(", computes in ", name_of(strategy.mixed_precision.param), ", reduces gradients in ",
+             name_of(strategy.mixed_precision.reduce));
+  if (strategy.cpu_offload) out += ", slices in host memory";
+  return out + "\n";
+}
+
+std::string kind_of(const shard::PlannedGroup& group) {
+  if (group.trainable) return "trainable";
+  return group.resident ? "resident" : "frozen";
+}
+
+std::string stored(const shard::PlannedGroup& group) {
+  if (group.storage_dtype == group.param_dtype) return std::string(name_of(group.param_dtype));
+  return str(name_of(group.storage_dtype), "→", name_of(group.param_dtype));
+}
+
+std::string units_table(const shard::ShardPlan& plan) {
+  using enum Align;
+  bool repeated = false;
+  Table table({left, left, left, right, right, right, left, left}, 0);
+  table.row({"unit", "class", "group", "elements", "gathered", "per rank", "stored", "backward"});
+  for (const UnitRow& row : unit_rows(plan)) {
+    const std::size_t home = row.units.front();
+    const shard::PlannedUnit& unit = plan.units[home];
+    const std::size_t count = row.units.size();
+    repeated = repeated || count > 1;
+    std::string label = row.label;
+    std::string kind = count > 1 ? str(count, " × ", unit.class_name) : unit.class_name;
+    for (const std::size_t g : unit.groups) {
+      const shard::PlannedGroup& group = plan.groups[g];
+      if (group.units.front() != home) {
+        table.row({label, kind, str("as in ", plan.units[group.units.front()].label())});
+      } else {
+        table.row({label, kind, kind_of(group), format_count(group.layout.numel()),
+                   some(group.gathered_bytes()), format_bytes(group.shard_bytes()), stored(group),
+                   group.needed_in_backward ? "yes" : "no"});
+      }
+      label.clear();
+      kind.clear();
+    }
+  }
+  return table.text() + (repeated ? "Of units that repeat, the numbers are those of one.\n" : "");
+}
+
+std::string padding_line(const PlanReport& report) {
+  const Padding& padding = report.padding;
+  if (padding.num_groups == 0) return "";
+  return str(padding.num_groups, " of ", report.plan.groups.size(),
+             " groups do not divide evenly: ", padding.numel,
+             padding.numel == 1 ? " zero fills" : " zeros fill", " their last slices.\n");
+}
+
+std::string holds_table(const PlanReport& report) {
+  const Holdings& holdings = report.holdings;
+  const shard::HeldBytes& held = holdings.held;
+  Table table({Align::left, Align::right, Align::right}, 2);
+  table.row({"Each rank holds", "between steps", "at most"});
+  const auto row = [&](const std::string& what, std::int64_t between, std::int64_t most) {
+    if (most > 0) table.row({what, some(between), some(most)});
+  };
+  const auto both = [&](const std::string& what, std::int64_t bytes) { row(what, bytes, bytes); };
+  const auto step = [&](const std::string& what, std::int64_t bytes) { row(what, 0, bytes); };
+  both("trainable slices (masters)", held.trainable_shards);
+  both("frozen slices", held.frozen_shards - holdings.resident);
+  both("resident frozen parameters", holdings.resident);
+  both(str("optimizer state (",
+           report.config.train.optimizer.type == OptimizerConfig::Type::adamw ? "adamw" : "sgd",
+           ")"),
+       held.optimizer_state);
+  step("gradients of the slices", held.gradient_shards);
+  step("gathered or cast parameters", held.pool);
+  step("gradients before reduction", held.gradient_buffers);
+  table.row({"together, without activations", format_bytes(held.between_steps()),
+             format_bytes(held.peak())});
+  if (holdings.host_peak > 0)
+    table.row({"of that in host memory", format_bytes(holdings.host_between_steps),
+               format_bytes(holdings.host_peak)});
+  const shard::HeldBytes& whole = report.unsharded_holdings.held;
+  table.row(
+      {"the same unsharded", format_bytes(whole.between_steps()), format_bytes(whole.peak())});
+  return table.text();
+}
+
+std::string moves_table(const PlanReport& report) {
+  const shard::MovedBytes& moved = report.moved;
+  const shard::MovedBytes& whole = report.unsharded_moved;
+  if (report.plan.world_size == 1) return "One rank alone moves nothing; world=N plans for N.\n";
+  Table table({Align::left, Align::right, Align::right}, 2);
+  table.row({"Each rank moves per forward and backward", "times", "bytes"});
+  const auto row = [&](const char* what, std::int64_t times, std::int64_t bytes) {
+    table.row({what, str(times), some(bytes)});
+  };
+  row("all-gathers", moved.gathers, moved.gathered);
+  row("reduce-scatters", moved.reduce_scatters, moved.reduce_scattered);
+  row("all-reduces", moved.all_reduces, moved.all_reduced);
+  row("the same unsharded, all-reduces", whole.all_reduces, whole.all_reduced);
+  return table.text();
+}
+
+}  // namespace
+
+std::string to_text(const PlanReport& report) {
+  return str(header(report), "\n", units_table(report.plan), padding_line(report), "\n",
+             holds_table(report), "\n", moves_table(report));
+}
+
+}  // namespace floe::plan

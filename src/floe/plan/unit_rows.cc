@@ -1,0 +1,62 @@
+#include "floe/plan/unit_rows.h"
+
+#include <cctype>
+#include <map>
+
+#include "floe/core/str.h"
+
+namespace floe::plan {
+namespace {
+
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+// The name with every number replaced by '#'.
+std::string shape_of(const std::string& name) {
+  std::string shape;
+  for (const char c : name) {
+    if (!is_digit(c)) shape += c;
+    else if (shape.empty() || shape.back() != '#') shape += '#';
+  }
+  return shape;
+}
+
+// Equal for units whose lines would be equal.
+std::string key_of(const shard::ShardPlan& plan, std::size_t unit_index) {
+  const shard::PlannedUnit& unit = plan.units[unit_index];
+  std::string key = str(shape_of(unit.name), " ", unit.class_name);
+  for (const std::size_t g : unit.groups) {
+    const shard::PlannedGroup& group = plan.groups[g];
+    if (group.units.size() > 1) return str(key, " unit ", unit_index);  // tied: alone
+    key += str(" | ", group.trainable, group.resident, group.needed_in_backward, " ",
+               name_of(group.strategy), " ", group.layout.numel(), " ", group.shard_size, " ",
+               c10::toString(group.storage_dtype), " ", c10::toString(group.param_dtype));
+  }
+  return key;
+}
+
+std::string label_of(const shard::ShardPlan& plan, const UnitRow& row) {
+  const shard::PlannedUnit& first = plan.units[row.units.front()];
+  if (row.units.size() == 1) return first.label();
+  const std::string& last = plan.units[row.units.back()].name;
+  const std::size_t dot = last.rfind('.');
+  const bool ends_alike = dot != std::string::npos && is_digit(last[dot + 1]) &&
+                          first.name.substr(0, dot + 1) == last.substr(0, dot + 1);
+  return str(first.name, " … ", ends_alike ? last.substr(dot + 1) : last);
+}
+
+}  // namespace
+
+std::vector<UnitRow> unit_rows(const shard::ShardPlan& plan) {
+  std::vector<UnitRow> rows;
+  std::map<std::string, std::size_t> known;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (plan.units[u].groups.empty()) continue;
+    const auto [place, is_new] = known.emplace(key_of(plan, u), rows.size());
+    if (is_new) rows.emplace_back();
+    rows[place->second].units.push_back(u);
+  }
+  for (UnitRow& row : rows) row.label = label_of(plan, row);
+  return rows;
+}
+
+}  // namespace floe::plan

@@ -1,0 +1,155 @@
+"""floe plan: what it prints, and every way to ask wrongly."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import FLOE, clean_environment
+
+CONFIGS = Path(os.environ["FLOE_SOURCE_DIR"]) / "configs"
+DEMO = str(CONFIGS / "demo.yaml")
+
+
+@pytest.fixture
+def plan(floe):
+    def run(*args, **more):
+        done = floe("plan", *args, **more)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return done.stdout
+
+    return run
+
+
+def test_prints_units_and_what_a_rank_holds_and_moves(plan):
+    text = plan(DEMO, "world=4")
+    for part in ("4 ranks, full_shard", "layers.1 … 7", "Each rank holds", "at most", "Each rank moves", "all-gathers"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_every_config_that_comes_with_floe_can_be_planned(plan):
+    models = sorted(CONFIGS.glob("*.yaml"))
+    strategies = sorted(path.stem for path in (CONFIGS / "strategy").glob("*.yaml"))
+    assert len(models) >= 2 and len(strategies) >= 5
+    for model in models:
+        for strategy in strategies:
+            assert "Each rank holds" in plan(str(model), "world=8", f"strategy={strategy}")
+    for experiment in (CONFIGS / "experiment").glob("*.yaml"):
+        text = plan(str(CONFIGS / "transformer-7b.yaml"), "world=8", f"experiment={experiment.stem}")
+        assert "are frozen" in text
+
+
+def test_configs_of_floe_are_found_from_anywhere(plan, tmp_path):
+    (tmp_path / "mine.yaml").write_text(Path(DEMO).read_text())
+    assert "8 ranks, hybrid" in plan("mine.yaml", "world=8", "strategy=hybrid", cwd=tmp_path)
+
+
+def test_json_is_the_same_plan(plan):
+    one = json.loads(plan(DEMO, "world=4", "--json"))
+    assert list(one) == [
+        "world_size", "model", "strategy", "units", "groups", "padding", "holds", "moves", "unsharded",
+    ]  # fmt: skip
+    assert one["strategy"] == "full_shard"
+    assert [unit["name"] for unit in one["units"]][:3] == ["embed", "positions", "layers.0"]
+    assert sum(group["numel"] for group in one["groups"]) == one["model"]["numel"]
+    holds = one["holds"]
+    between = ("trainable_shard_bytes", "frozen_shard_bytes", "resident_bytes", "optimizer_state_bytes")
+    during = ("gradient_shard_bytes", "gathered_pool_bytes", "gradient_buffer_bytes")
+    assert holds["between_steps_bytes"] == sum(holds[key] for key in between)
+    assert holds["peak_bytes"] == holds["between_steps_bytes"] + sum(holds[key] for key in during)
+
+    resident = json.loads(plan(DEMO, "world=4", "strategy.frozen.residency=resident", "--json"))
+    assert resident["holds"]["frozen_shard_bytes"] == 0
+    assert resident["moves"]["all_gathered_bytes"] < one["moves"]["all_gathered_bytes"] / 50
+    assert resident["moves"]["reduce_scattered_bytes"] == one["moves"]["reduce_scattered_bytes"]
+
+
+def test_says_when_slices_are_uneven(plan):
+    assert "do not divide evenly" not in plan(DEMO, "world=4")
+    assert "do not divide evenly" in plan(DEMO, "world=7")
+
+
+def test_print_config_shows_values_and_origins(plan):
+    text = plan(DEMO, "world=4", "--print-config")
+    assert "world: 4  # command line 'world=4'" in text
+    assert "sharding: full_shard  # default" in text
+
+
+def test_a_huge_model_is_planned_at_once(tmp_path):
+    model = tmp_path / "70b.yaml"
+    model.write_text("model: {type: transformer, vocab: 128256, dim: 8192, layers: 80, heads: 64, context: 8192}\n")
+
+    def best_seconds(*args):
+        """Of three, with the most memory that any of them took."""
+        seconds, kilobytes = [], []
+        for _ in range(3):
+            began = time.monotonic()
+            process = subprocess.Popen([FLOE, *args], stdout=subprocess.DEVNULL, env=clean_environment())
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            assert process.returncode == 0
+            seconds.append(time.monotonic() - began)
+            kilobytes.append(usage.ru_maxrss)
+        return min(seconds), max(kilobytes)
+
+    loading, _ = best_seconds("version")  # LibTorch, from a disk that may be slow
+    seconds, kilobytes = best_seconds("plan", str(model), "world=1024")
+    assert seconds - loading < 1
+    assert kilobytes < 200 * 1024
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["wrld=4"], "command line 'wrld=4': unknown key 'wrld'; did you mean 'world'?"),
+        (
+            ["strategy.shardign=hybrid"],
+            "command line 'strategy.shardign=hybrid': unknown key 'strategy.shardign'; did you mean 'sharding'?",
+        ),
+        (
+            ["strategy.units=[Decoder]"],
+            "strategy.units: 'Decoder' matches no module; did you mean 'DecoderLayer'? (classes in this model: "
+            "Adapter, Attention, DecoderLayer, Dropout, Embedding, LayerNorm, Linear, List)",
+        ),
+        (["train.trainable=['layer.*']"], "'layer.*' matches no parameter"),
+        (
+            ["world=4", "strategy=hybrid"],
+            "strategy.hybrid_shard_size 8 does not divide the 4 ranks; choose one that does",
+        ),
+        (["strategy.frozen.residency=auto"], "strategy.frozen.residency is auto, which needs a budget"),
+        (
+            ["strategy.frozen={residency: auto, memory_budget: 1KiB}"],
+            "of 1.00 KiB is below the 64.4 MiB that the frozen slices alone take on a rank",
+        ),
+        (["world=0"], "command line 'world=0': world is 0, but must be at least 1"),
+        (
+            ["model.type=flamingo", "model.lm=folder"],
+            "command line 'model.type=flamingo': model.type is flamingo, which floe plan cannot build yet; "
+            "use transformer with the sizes of that model",
+        ),
+        (["model.type=causal_lm"], "model.type is causal_lm, which floe plan cannot build yet"),
+        (["model.type=gpt"], "model.type is gpt, but must be one of transformer"),
+        (["data.threads=4"], "'data' is a block that floe plan does not read yet; leave it out with ~data"),
+        (["strategy=hybird"], "there is no strategy 'hybird'"),
+        (["--jsn"], "plan: there is no option '--jsn'; did you mean '--json'?"),
+    ],
+)
+def test_bad_usage_is_one_sentence_and_exit_2(floe, args, sentence):
+    done = floe("plan", DEMO, *args)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("floe: ") and done.stderr.count("\n") == 1
+    assert sentence in done.stderr
+
+
+def test_a_missing_file_and_no_file_at_all(floe):
+    done = floe("plan", "nowhere.yaml")
+    assert done.returncode == 2
+    assert "nowhere.yaml" in done.stderr and done.stderr.count("\n") == 1
+    done = floe("plan")
+    assert done.returncode == 2
+    assert done.stderr.startswith("floe: no model is described")

@@ -1,0 +1,259 @@
+// Ranks that do not come, do not answer or die: everybody else finds out, in time, and says where.
+#include <ATen/ATen.h>
+#include <signal.h>
+
+#include <chrono>
+#include <iostream>
+#include <thread>
+
+#include "floe/comm/launch_environment.h"
+#include "floe/comm/world.h"
+#include "floe/core/error.h"
+#include "tests/support/ranks.h"
+
+namespace floe::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Clock {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+std::shared_ptr<World> join_with(std::chrono::milliseconds timeout) {
+  WorldOptions options;
+  options.timeout = timeout;
+  options.rendezvous = find_rendezvous({}, process_environment());
+  return World::join(options);
+}
+
+// The message of the CommError that `call` must throw.
+template <class F>
+std::string comm_error(F&& call) {
+  try {
+    call();
+  } catch (const CommError& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Join, NobodyServesTheStore) {
+  WorldOptions options;
+  options.timeout = 1500ms;
+  options.rendezvous = {.rank = 1, .world_size = 2, .host = "127.0.0.1", .port = free_port()};
+  const Clock clock;
+  const std::string text = comm_error([&] { World::join(options); });
+  EXPECT_TRUE(has(text, str("rank 1 of 2 could not reach the store at 127.0.0.1:",
+                            options.rendezvous.port)))
+      << text;
+  EXPECT_LT(clock.seconds(), 15);
+}
+
+TEST(Join, AnotherRankNeverComes) {
+  WorldOptions options;
+  options.timeout = 1500ms;
+  options.rendezvous = {.rank = 0, .world_size = 2, .host = "127.0.0.1", .port = free_port()};
+  const Clock clock;
+  const std::string text = comm_error([&] { World::join(options); });
+  EXPECT_TRUE(has(text, "rank 0 of 2 could not join the Gloo group 'world'")) << text;
+  EXPECT_FALSE(has(text, "frame #")) << "a stack trace is no sentence: " << text;
+  EXPECT_GT(clock.seconds(), 1);
+  EXPECT_LT(clock.seconds(), 15);
+}
+
+using Collective = std::function<void(Group&)>;
+
+const std::vector<std::pair<std::string, Collective>>& collectives() {
+  static const std::vector<std::pair<std::string, Collective>> all{
+      {"all-gather",
+       [](Group& g) { g.all_gather(at::empty({3'000'000}), at::ones({1'000'000}), "the label").wait(); }},
+      {"reduce-scatter",
+       [](Group& g) {
+         g.reduce_scatter(at::empty({1'000'000}), at::ones({3'000'000}), Reduce::sum, "the label").wait();
+       }},
+      {"all-reduce",
+       [](Group& g) { g.all_reduce(at::ones({2'000'000}), Reduce::sum, "the label").wait(); }},
+      {"all-reduce", [](Group& g) { g.all_reduce(at::ones({10}), Reduce::sum, "the label").wait(); }},
+      {"broadcast", [](Group& g) { g.broadcast(at::ones({1'000'000}), 2, "the label").wait(); }},
+      {"all-reduce", [](Group& g) { g.barrier("the label"); }},
+  };
+  return all;
+}
+
+std::string place(const std::string& kind, int rank) {
+  return str(kind, " 'the label' on rank ", rank, " of 3 (group world) failed");
+}
+
+// Rank 2 stays away from collective number `which`.
+void one_never_calls(std::size_t which) {
+  auto world = join_with(1500ms);
+  const auto& [kind, collective] = collectives()[which];
+  world->group()->all_reduce(at::ones({100'000}), Reduce::sum, "warm").wait();
+  if (world->rank() == 2) {
+    // Until the others are done, so that they see a silent rank and not a dead one.
+    for (const int rank : {0, 1}) EXPECT_TRUE(world->lookup(str("done/", rank), 20s));
+    return;
+  }
+  const Clock clock;
+  const std::string text = comm_error([&] { collective(*world->group()); });
+  EXPECT_TRUE(has(text, place(kind, world->rank()))) << text;
+  EXPECT_FALSE(has(text, "Exception raised from")) << text;
+  EXPECT_LT(clock.seconds(), 12);
+  world->publish(str("done/", world->rank()), "yes");
+  if (world->rank() == 0) EXPECT_TRUE(world->lookup("done/1", 20s));
+}
+
+TEST_RANKS(Timeout, AllGather, 3) { one_never_calls(0); }
+TEST_RANKS(Timeout, ReduceScatter, 3) { one_never_calls(1); }
+TEST_RANKS(Timeout, AllReduce, 3) { one_never_calls(2); }
+TEST_RANKS(Timeout, SmallAllReduce, 3) { one_never_calls(3); }
+TEST_RANKS(Timeout, Broadcast, 3) { one_never_calls(4); }
+TEST_RANKS(Timeout, Barrier, 3) { one_never_calls(5); }
+
+// Rank 2 is killed while the others wait for it in collective number `which`, long before any timeout.
+void one_is_killed(const std::string& name, std::size_t which) {
+  if (!test::is_rank()) {
+    const auto outcome = test::start_ranks("Killed", name, 3, 40s);
+    for (const std::size_t rank : {0, 1})
+      EXPECT_EQ(outcome.exit_codes[rank], 0) << "rank " << rank << " said:\n" << outcome.outputs[rank];
+    EXPECT_EQ(outcome.exit_codes[2], 128 + SIGKILL) << outcome.outputs[2];
+    return;
+  }
+  auto world = join_with(120s);
+  const auto& [kind, collective] = collectives()[which];
+  for (int i = 0; i < 3; ++i)
+    world->group()->all_reduce(at::ones({100'000}), Reduce::sum, "warm").wait();
+  if (world->rank() == 2) {
+    std::this_thread::sleep_for(300ms);
+    raise(SIGKILL);
+  }
+  const Clock clock;
+  const std::string text = comm_error([&] { collective(*world->group()); });
+  EXPECT_TRUE(has(text, place(kind, world->rank()))) << text;
+  EXPECT_LT(clock.seconds(), 10);
+  // So does everything afterwards.
+  const std::string later = comm_error([&] {
+    world->group()->all_reduce(at::ones({10}), Reduce::sum, "afterwards").wait();
+  });
+  EXPECT_TRUE(has(later, "'afterwards'")) << later;
+  EXPECT_LT(clock.seconds(), 10);
+}
+
+TEST(Killed, AllGather) { one_is_killed("AllGather", 0); }
+TEST(Killed, ReduceScatter) { one_is_killed("ReduceScatter", 1); }
+TEST(Killed, AllReduce) { one_is_killed("AllReduce", 2); }
+TEST(Killed, Broadcast) { one_is_killed("Broadcast", 4); }
+TEST(Killed, Barrier) { one_is_killed("Barrier", 5); }
+
+// Collectives that were issued before the death and are waited for after it.
+TEST(Killed, InFlight) {
+  if (!test::is_rank()) {
+    const auto outcome = test::start_ranks("Killed", "InFlight", 3, 40s);
+    for (const std::size_t rank : {0, 1})
+      EXPECT_EQ(outcome.exit_codes[rank], 0) << "rank " << rank << " said:\n" << outcome.outputs[rank];
+    return;
+  }
+  auto world = join_with(120s);
+  Group& group = *world->group();
+  group.barrier("warm");
+  if (world->rank() == 2) raise(SIGKILL);
+  std::vector<Work> works;
+  const at::Tensor whole = at::ones({3'000'000}), slice = at::ones({1'000'000});
+  const Clock clock;
+  int failed = 0;
+  for (int i = 0; i < 5; ++i) {
+    try {
+      works.push_back(group.reduce_scatter(at::empty({1'000'000}), whole, Reduce::sum, "r"));
+      works.push_back(group.all_gather(at::empty({3'000'000}), slice, "g"));
+    } catch (const CommError&) {
+      failed += 1;  // an all-gather may find out when it is issued
+    }
+  }
+  for (Work& work : works) {
+    try {
+      work.wait();
+    } catch (const CommError&) {
+      failed += 1;
+    }
+  }
+  EXPECT_EQ(failed, 10);
+  EXPECT_LT(clock.seconds(), 10);
+}
+
+// A rank that fails says why; the others, who only see a broken connection, learn the cause.
+TEST(FirstFailure, TheCauseReachesTheOthers) {
+  if (!test::is_rank()) {
+    const auto outcome = test::start_ranks("FirstFailure", "TheCauseReachesTheOthers", 3, 40s);
+    EXPECT_EQ(outcome.exit_codes, (std::vector<int>{0, 1, 0})) << join(outcome.outputs, "\n---\n");
+    EXPECT_TRUE(has(outcome.outputs[1], "the disk is full")) << outcome.outputs[1];
+    return;
+  }
+  auto world = join_with(60s);
+  world->group()->barrier("warm");
+  if (world->rank() == 1) {
+    world->announce_failure("the disk is full");
+    throw Error("the disk is full");
+  }
+  const std::string text = comm_error([&] { world->group()->barrier("next step"); });
+  EXPECT_TRUE(has(text, "'next step'")) << text;
+  world->announce_failure(text);  // too late: the first stays
+  EXPECT_EQ(world->first_failure(5s), "rank 1: the disk is full");
+  world->publish(str("read/", world->rank()), "");
+  world->lookup(str("read/", 2 - world->rank()), 5s);
+}
+
+// Without rank 0 there is no board: no answer, and no hang either.
+TEST(FirstFailure, TheBoardDiesWithItsRank) {
+  if (!test::is_rank()) {
+    const auto outcome = test::start_ranks("FirstFailure", "TheBoardDiesWithItsRank", 2, 40s);
+    EXPECT_EQ(outcome.exit_codes, (std::vector<int>{128 + SIGKILL, 0})) << outcome.outputs[1];
+    return;
+  }
+  auto world = join_with(60s);
+  world->group()->barrier("warm");
+  if (world->rank() == 0) raise(SIGKILL);
+  comm_error([&] { world->group()->barrier("next step"); });
+  const Clock clock;
+  world->announce_failure("nobody hears this");
+  EXPECT_FALSE(world->first_failure(2s));
+  EXPECT_LT(clock.seconds(), 10);
+}
+
+// Pending and later collectives of a rank that gives up fail on that rank, and then on the others.
+TEST_RANKS(Abort, FreesARankThatWaits, 2) {
+  auto world = join_with(60s);
+  world->group()->barrier("warm");
+  const Clock clock;
+  if (world->rank() == 0) {
+    std::thread other([&] {
+      std::this_thread::sleep_for(300ms);
+      world->group()->abort();
+    });
+    const at::Tensor whole = at::empty({200'000}), slice = at::ones({100'000});
+    Work gather = world->group()->all_gather(whole, slice, "pending gather");
+    Work reduce = world->group()->all_reduce(whole.clone(), Reduce::sum, "pending reduce");
+    EXPECT_TRUE(has(comm_error([&] { gather.wait(); }), "'pending gather'"));
+    EXPECT_TRUE(has(comm_error([&] { reduce.wait(); }), "'pending reduce'"));
+    other.join();
+    EXPECT_TRUE(has(comm_error([&] { world->group()->barrier("later"); }), "'later'"));
+    world->publish("aborted", "yes");
+  } else {
+    EXPECT_TRUE(world->lookup("aborted", 20s));
+  }
+  EXPECT_LT(clock.seconds(), 10);
+}
+
+}  // namespace
+}  // namespace floe::comm

@@ -1,0 +1,178 @@
+// Meshes, the blackboard, fake groups and backends.
+#include "floe/comm/world.h"
+
+#include <ATen/ATen.h>
+
+#include "floe/core/error.h"
+#include "tests/support/ranks.h"
+
+namespace floe::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+template <class F>
+void expect_config_error(F&& call, const std::string& part) {
+  try {
+    call();
+    ADD_FAILURE() << "accepted: " << part;
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    EXPECT_EQ(e.exit(), Exit::usage);
+  }
+}
+
+std::vector<std::int64_t> ranks_of(Group& group, int world_rank) {
+  const at::Tensor all = at::empty({group.size()}, at::kLong);
+  group.all_gather(all, at::full({1}, world_rank, at::kLong), "who").wait();
+  return {all.const_data_ptr<std::int64_t>(), all.const_data_ptr<std::int64_t>() + all.numel()};
+}
+
+TEST_RANKS(Mesh, FourRanksInPairs, 4) {
+  auto world = World::join();
+  const int r = world->rank();
+  const Mesh& mesh = world->mesh(2);
+  using Ranks = std::vector<std::int64_t>;
+  EXPECT_EQ(mesh.shard_size(), 2);
+  EXPECT_EQ(mesh.replicate_size(), 2);
+  EXPECT_EQ(mesh.shard->rank(), r % 2);
+  EXPECT_EQ(mesh.replicate->rank(), r / 2);
+  EXPECT_EQ(ranks_of(*mesh.shard, r), r < 2 ? (Ranks{0, 1}) : (Ranks{2, 3}));
+  EXPECT_EQ(ranks_of(*mesh.replicate, r), r % 2 ? (Ranks{1, 3}) : (Ranks{0, 2}));
+  EXPECT_EQ(ranks_of(*mesh.world, r), (Ranks{0, 1, 2, 3}));
+
+  at::Tensor sum = at::full({3}, 10.0 * r);
+  mesh.shard->all_reduce(sum, Reduce::sum, "in the pair").wait();
+  EXPECT_EQ(sum[2].item<double>(), r < 2 ? 10 : 50);
+  mesh.replicate->all_reduce(sum, Reduce::average, "across").wait();
+  EXPECT_EQ(sum[0].item<double>(), 30);
+
+  EXPECT_EQ(&world->mesh(2), &mesh) << "made once";
+}
+
+TEST_RANKS(Mesh, TheEndsAreTheWorldAndAlone, 4) {
+  auto world = World::join();
+  const Mesh whole = world->mesh(4);
+  EXPECT_EQ(whole.shard, world->group());
+  EXPECT_EQ(whole.replicate_size(), 1);
+  const Mesh alone = world->mesh(1);
+  EXPECT_EQ(alone.replicate, world->group());
+  EXPECT_EQ(alone.shard_size(), 1);
+  at::Tensor same = at::full({2}, world->rank());
+  alone.shard->all_reduce(same, Reduce::sum, "alone").wait();
+  EXPECT_EQ(same[0].item<int>(), world->rank());
+
+  for (const int size : {3, 0, -1, 5, 8})
+    expect_config_error([&] { world->mesh(size); }, "does not divide the world of 4");
+  world->group()->barrier("still usable");
+}
+
+TEST_RANKS(World, TheBlackboard, 2) {
+  auto world = World::join();
+  EXPECT_EQ(world->size(), 2);
+  EXPECT_EQ(world->local_rank(), world->rank());
+  EXPECT_TRUE(world->device().is_cpu());
+  EXPECT_EQ(world->backend(), Backend::gloo);
+  const int other = 1 - world->rank();
+  const std::string odd("line\nand \0 zero", 15);
+  world->publish(str("hello/", world->rank()), str("I am ", world->rank(), odd));
+  EXPECT_EQ(world->lookup(str("hello/", other), 5s), str("I am ", other, odd));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(world->lookup("never", 100ms));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+  EXPECT_FALSE(world->first_failure(1ms));
+  world->group()->barrier("all have looked");
+}
+
+TEST(World, ASingleProcessNeedsNobody) {
+  auto world = World::join({});
+  EXPECT_EQ(world->size(), 1);
+  at::Tensor x = at::arange(3, at::kFloat);
+  world->group()->all_reduce(x, Reduce::average, "alone").wait();
+  EXPECT_TRUE(x.equal(at::arange(3, at::kFloat)));
+  world->group()->barrier("alone");
+  world->announce_failure("a cause");
+  EXPECT_EQ(world->first_failure(1ms), "rank 0: a cause");
+  world->announce_failure("a later one");
+  EXPECT_EQ(world->first_failure(1ms), "rank 0: a cause");
+}
+
+TEST(Fake, EveryOtherRankHoldsTheSame) {
+  auto world = World::fake(1, 3);
+  EXPECT_EQ(world->rank(), 1);
+  EXPECT_EQ(world->size(), 3);
+  EXPECT_EQ(world->backend(), Backend::fake);
+  Group& group = *world->group();
+
+  at::Tensor all = at::zeros({6});
+  group.all_gather(all, at::tensor({1.0f, 2.0f}), "g").wait();
+  EXPECT_TRUE(all.equal(at::tensor({1.0f, 2.0f, 1.0f, 2.0f, 1.0f, 2.0f})));
+  all.narrow(0, 2, 2).fill_(5);
+  group.all_gather(all, all.narrow(0, 2, 2), "in place").wait();
+  EXPECT_TRUE(all.equal(at::full({6}, 5.0f)));
+
+  const at::Tensor input = at::arange(6, at::kFloat);
+  at::Tensor slice = at::zeros({2});
+  group.reduce_scatter(slice, input, Reduce::sum, "s").wait();
+  EXPECT_TRUE(slice.equal(at::tensor({6.0f, 9.0f})));
+  group.reduce_scatter(slice, input, Reduce::average, "s").wait();
+  EXPECT_TRUE(slice.equal(at::tensor({2.0f, 3.0f})));
+
+  at::Tensor x = at::tensor({1.0f, 4.0f});
+  group.all_reduce(x, Reduce::average, "r").wait();
+  EXPECT_TRUE(x.equal(at::tensor({1.0f, 4.0f})));
+  group.all_reduce(x, Reduce::sum, "r").wait();
+  EXPECT_TRUE(x.equal(at::tensor({3.0f, 12.0f})));
+  group.broadcast(x, 2, "b").wait();
+  EXPECT_TRUE(x.equal(at::tensor({3.0f, 12.0f})));
+  group.barrier("x");
+
+  const Traffic& traffic = group.traffic();
+  EXPECT_EQ(traffic.all_gathers, 2);
+  EXPECT_EQ(traffic.all_gather_bytes, 48);
+  EXPECT_EQ(traffic.reduce_scatters, 2);
+  EXPECT_EQ(traffic.reduce_scatter_bytes, 48);
+  EXPECT_EQ(traffic.all_reduces, 2);
+  EXPECT_EQ(traffic.all_reduce_bytes, 16);
+  EXPECT_EQ(traffic.broadcasts, 1);
+  EXPECT_EQ(traffic.broadcast_bytes, 8);
+  EXPECT_THROW(group.all_gather(at::zeros({5}), at::zeros({2}), "g"), CommError);
+}
+
+TEST(Fake, MeshesAndLimits) {
+  auto world = World::fake(6, 8);
+  const Mesh& mesh = world->mesh(4);
+  EXPECT_EQ(mesh.shard->rank(), 2);
+  EXPECT_EQ(mesh.shard_size(), 4);
+  EXPECT_EQ(mesh.replicate->rank(), 1);
+  EXPECT_EQ(mesh.replicate_size(), 2);
+  EXPECT_NO_THROW(World::fake(0, 1));
+  expect_config_error([] { World::fake(3, 3); }, "rank 3 does not fit a world of 3");
+  expect_config_error([] { World::fake(-1, 3); }, "does not fit");
+  expect_config_error([] { World::fake(0, 0); }, "does not fit");
+}
+
+TEST(Backends, ThoseThatCannotBeAreRefused) {
+  WorldOptions options;
+  options.backend = Backend::mpi;
+  expect_config_error([&] { World::join(options); }, "built without MPI; use gloo or nccl");
+  options.backend = Backend::fake;
+  expect_config_error([&] { World::join(options); }, "it is for planning and measuring");
+  if (!at::globalContext().hasCUDA()) {
+    options.backend = Backend::nccl;
+    expect_config_error([&] { World::join(options); }, "needs a GPU and a build with CUDA");
+  }
+}
+
+TEST(Backends, Names) {
+  EXPECT_EQ(backend_from_name("auto"), Backend::automatic);
+  EXPECT_EQ(backend_from_name("gloo"), Backend::gloo);
+  EXPECT_EQ(backend_from_name("nccl"), Backend::nccl);
+  EXPECT_EQ(backend_from_name("mpi"), Backend::mpi);
+  EXPECT_EQ(backend_from_name("fake"), Backend::fake);
+  for (const std::string name : {"", "Gloo", "ucc"})
+    expect_config_error([&] { backend_from_name(name); }, "not one of auto, gloo, nccl, mpi, fake");
+}
+
+}  // namespace
+}  // namespace floe::comm

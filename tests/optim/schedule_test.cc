@@ -1,0 +1,72 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "floe/core/error.h"
+#include "floe/optim/lr_schedule.h"
+
+namespace floe::optim {
+namespace {
+
+using Kind = LrSchedule::Kind;
+
+// transformers.optimization: get_{constant,linear,cosine}_schedule_with_warmup's lambdas, verbatim.
+double as_transformers(Kind kind, double step, double warmup, double total) {
+  if (kind == Kind::constant) {
+    if (step < warmup) return step / std::max(1.0, warmup);
+    return 1.0;
+  }
+  if (step < warmup) return step / std::max(1.0, warmup);
+  if (kind == Kind::linear) return std::max(0.0, (total - step) / std::max(1.0, total - warmup));
+  const double num_cycles = 0.5;
+  const double progress = (step - warmup) / std::max(1.0, total - warmup);
+  return std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * num_cycles * 2.0 * progress)));
+}
+
+TEST(LrSchedule, AsTransformersHasThem) {
+  for (const Kind kind : {Kind::constant, Kind::linear, Kind::cosine})
+    for (const std::int64_t warmup : {0, 1, 10, 99, 100})
+      for (const std::int64_t total : {100, 101, 5000}) {
+        const LrSchedule schedule{kind, warmup, total};
+        for (std::int64_t step = 0; step <= total; step += 1 + step / 50)
+          EXPECT_NEAR(schedule.factor(step),
+                      as_transformers(kind, static_cast<double>(step), static_cast<double>(warmup),
+                                      static_cast<double>(total)),
+                      1e-14)
+              << "kind " << static_cast<int>(kind) << ", warmup " << warmup << ", total " << total
+              << ", step " << step;
+      }
+}
+
+TEST(LrSchedule, Numbers) {
+  EXPECT_EQ((LrSchedule{Kind::constant, 5000}.factor(0)), 0);
+  EXPECT_EQ((LrSchedule{Kind::constant, 5000}.factor(1250)), 0.25);
+  EXPECT_EQ((LrSchedule{Kind::constant, 5000}.factor(5000)), 1);
+  EXPECT_EQ((LrSchedule{Kind::constant, 0}.factor(0)), 1);
+  EXPECT_EQ((LrSchedule{Kind::linear, 10, 110}.factor(10)), 1);
+  EXPECT_EQ((LrSchedule{Kind::linear, 10, 110}.factor(60)), 0.5);
+  EXPECT_EQ((LrSchedule{Kind::linear, 10, 110}.factor(110)), 0);
+  EXPECT_EQ((LrSchedule{Kind::linear, 10, 110}.factor(500)), 0);
+  EXPECT_EQ((LrSchedule{Kind::cosine, 10, 110}.factor(10)), 1);
+  EXPECT_NEAR((LrSchedule{Kind::cosine, 10, 110}.factor(35)), 0.8535533905932737, 1e-15);
+  EXPECT_NEAR((LrSchedule{Kind::cosine, 10, 110}.factor(60)), 0.5, 1e-15);
+  EXPECT_NEAR((LrSchedule{Kind::cosine, 10, 110}.factor(110)), 0, 1e-15);
+}
+
+TEST(LrSchedule, Names) {
+  EXPECT_EQ(lr_schedule_from_name("constant"), Kind::constant);
+  EXPECT_EQ(lr_schedule_from_name("linear"), Kind::linear);
+  EXPECT_EQ(lr_schedule_from_name("cosine"), Kind::cosine);
+  try {
+    lr_schedule_from_name("polynomial");
+    ADD_FAILURE() << "accepted";
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("'polynomial' is not one of constant, linear, cosine"),
+              std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace floe::optim

@@ -1,0 +1,86 @@
+// The blocks of a plan and what becomes of `strategy:`.
+#include <gtest/gtest.h>
+
+#include "floe/plan/strategy_options.h"
+#include "tests/config/expect_error.h"
+#include "tests/plan/planned.h"
+
+namespace floe {
+namespace {
+
+using test::config_error;
+using test::expect_part;
+using test::planned;
+using test::small_config;
+
+TEST(PlanConfig, TheModelsOwnRuleIsAdaptersElseEverything) {
+  EXPECT_EQ(planned().trainable_numel, 39);
+  EXPECT_EQ(planned({"model.adapter=0"}).frozen_numel, 0);
+  EXPECT_EQ(planned({"train.trainable=['norm.*']"}).trainable_numel, 8);
+}
+
+TEST(PlanConfig, WorldComesFromTheKeyElseFromDist) {
+  const std::string dist = "dist={init: 'tcp://host:29500', rank: 0, world_size: 6}";
+  EXPECT_EQ(small_config().world_size(), 4);
+  EXPECT_EQ(small_config({"~world"}).world_size(), 1);
+  EXPECT_EQ(small_config({"~world", dist}).world_size(), 6);
+  expect_part(config_error([&] { small_config({dist}); }),
+              "world is 4, but dist.world_size is 6; remove one of them");
+}
+
+TEST(PlanConfig, WrongSizes) {
+  const auto error = [](const std::string& change) {
+    return config_error([&] { small_config({change}); });
+  };
+  expect_part(error("model.heads=3"), "model.heads is 3, but must divide model.dim, which is 4");
+  expect_part(error("model.layers=0"), "model.layers is 0, but must be from 1 to 10000");
+  expect_part(error("model.vocab=1e12"), "must be from 1 to 100000000");
+  expect_part(error("~model.dim"), "model.dim is missing; set it");
+  expect_part(error("train.optimizer.momentum=0.9"), "has no effect with adamw");
+}
+
+TEST(StrategyOptions, SaysWhatTheBlockSays) {
+  StrategyConfig strategy;
+  strategy.sharding = StrategyConfig::Sharding::hybrid;
+  strategy.hybrid_shard_size = 2;
+  strategy.activation_checkpointing = {"DecoderLayer"};
+  strategy.mixed_precision = {DType::f16, DType::bf16, DType::f32};
+  strategy.frozen.residency = FrozenConfig::Residency::planned;
+  strategy.frozen.memory_budget = config::ByteSize{4096};
+  strategy.frozen.dtype = DType::f32;
+  strategy.cpu_offload = true;
+  strategy.prefetch = 3;
+  const shard::ShardOptions options = plan::shard_options_of(strategy);
+  EXPECT_EQ(options.strategy, shard::Strategy::hybrid);
+  EXPECT_EQ(options.hybrid_shard_size, 2);
+  EXPECT_EQ(options.activation_checkpointing, strategy.activation_checkpointing);
+  EXPECT_EQ(options.mixed_precision.param, at::kHalf);
+  EXPECT_EQ(options.mixed_precision.reduce, at::kBFloat16);
+  EXPECT_EQ(options.mixed_precision.buffer, at::kFloat);
+  EXPECT_EQ(options.frozen.residency, shard::Residency::automatic);
+  EXPECT_EQ(options.frozen.memory_budget_bytes, 4096);
+  EXPECT_EQ(options.frozen.dtype, at::kFloat);
+  EXPECT_TRUE(options.cpu_offload);
+  EXPECT_EQ(options.prefetch, 3);
+}
+
+TEST(StrategyOptions, EveryKindOfSharding) {
+  using Sharding = StrategyConfig::Sharding;
+  for (const auto& [name, sharding] : enum_names(Sharding{})) {
+    StrategyConfig strategy;
+    strategy.sharding = sharding;
+    EXPECT_EQ(shard::name_of(plan::shard_options_of(strategy).strategy), name);
+  }
+}
+
+TEST(StrategyOptions, OfTheDefaultUnitsThoseThatTheModelHas) {
+  const models::Transformer model({});
+  const StrategyConfig standard;
+  EXPECT_EQ(plan::policy_of(standard, model).units, std::vector<std::string>{"DecoderLayer"});
+  StrategyConfig own;
+  own.units = {"DecoderLayer", "ViTBlock"};
+  EXPECT_EQ(plan::policy_of(own, model).units, own.units) << "the engine rejects ViTBlock";
+}
+
+}  // namespace
+}  // namespace floe

@@ -1,0 +1,238 @@
+// Bytes and calls: what the engine does equals the closed formulas of docs/engine.md that `floe plan`
+// prints. One process acts as rank r of W, so that every case is cheap.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "floe/comm/world.h"
+#include "floe/core/str.h"
+#include "floe/models/transformer.h"
+#include "floe/optim/optimizer.h"
+#include "floe/shard/engine.h"
+#include "tests/support/counter.h"
+
+namespace floe {
+namespace {
+
+using shard::Event;
+using shard::Residency;
+using shard::Strategy;
+
+struct Case {
+  std::string name;
+  int world = 4;
+  models::TransformerSize size{.vocab = 101, .dim = 32, .layers = 5, .heads = 4, .context = 16, .adapter = 4};
+  std::vector<std::string> trainable{"*"};
+  Strategy strategy = Strategy::full_shard;
+  Residency residency = Residency::sharded;
+  bool bf16 = false;
+  bool offload = false;
+  std::vector<std::string> checkpointing;
+  int prefetch = 1;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const int world : {1, 2, 4, 7})
+    for (const Strategy strategy :
+         {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard, Strategy::hybrid}) {
+      if (strategy == Strategy::hybrid && world % 2 != 0) continue;
+      for (const bool tied : {false, true})
+        for (const bool bf16 : {tied})
+          for (const auto& trainable : std::vector<std::vector<std::string>>{
+                   {"*"}, {"*.adapter.*"}, {"layers.3.*", "norm.*"}, {"layers.4.*"}}) {
+            Case c;
+            c.name = str(name_of(strategy), " W=", world, tied ? " tied" : "", bf16 ? " bf16 " : " ",
+                         join(trainable));
+            c.world = world;
+            c.strategy = strategy;
+            c.size.tied = tied;
+            c.bf16 = bf16;
+            c.trainable = trainable;
+            all.push_back(c);
+            c.residency = Residency::resident;
+            c.name += " resident";
+            all.push_back(c);
+            c.residency = Residency::sharded;
+            c.checkpointing = {"DecoderLayer"};
+            c.prefetch = 0;
+            c.name += " checkpointed without prefetch";
+            all.push_back(c);
+          }
+    }
+  return all;
+}
+
+struct Training {
+  std::shared_ptr<models::Transformer> model;
+  std::shared_ptr<shard::Engine> engine;
+  std::unique_ptr<optim::AdamW> optimizer;
+  test::CountingObserver counts;
+  at::Tensor ids;
+
+  explicit Training(const Case& c) {
+    model = std::make_shared<models::Transformer>(c.size);
+    shard::ShardOptions options;
+    options.world = comm::World::fake(c.world - 1, c.world);
+    options.strategy = c.strategy;
+    options.hybrid_shard_size = 2;
+    options.trainable = c.trainable;
+    options.frozen.residency = c.residency;
+    options.activation_checkpointing = c.checkpointing;
+    options.prefetch = c.prefetch;
+    options.cpu_offload = c.offload;
+    if (c.bf16) {
+      options.mixed_precision.param = at::kBFloat16;
+      options.mixed_precision.reduce = at::kFloat;
+    }
+    engine = shard::fully_shard(model, {.units = {"DecoderLayer"}, .lone_unit_numel = 1000}, options);
+    optimizer = std::make_unique<optim::AdamW>(*engine, optim::AdamWOptions{});
+    engine->add_observer(&counts);
+    ids = at::randint(0, c.size.vocab, {2, c.size.context}, at::kLong);
+  }
+  void step() {
+    counts.clear();
+    models::next_token_loss(nn::call(*model, ids), ids).backward();
+    engine->agree();
+  }
+  void update() {
+    optimizer->step(1e-3);
+    engine->clear_gradients();
+  }
+};
+
+TEST(Counts, EqualTheFormulas) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    Training run(c);
+    const auto moved = run.engine->plan().moved();
+    const auto held = run.engine->plan().held();
+    for (int step = 0; step < 3; ++step) {
+      run.step();
+      if (step > 0) {
+        EXPECT_EQ(run.counts.gathers().count, moved.gathers) << "step " << step;
+        EXPECT_EQ(run.counts.gathers().bytes, moved.gathered) << "step " << step;
+      }
+      const auto sliced = c.strategy == Strategy::no_shard || c.world == 1
+                              ? test::CountingObserver::Tally{}
+                              : run.counts.of(Event::Kind::reduce);
+      EXPECT_EQ(sliced.count, moved.reduce_scatters);
+      EXPECT_EQ(sliced.bytes, moved.reduce_scattered);
+      const auto copied = c.strategy == Strategy::hybrid ? run.counts.of(Event::Kind::replicate)
+                          : c.strategy == Strategy::no_shard && c.world > 1
+                              ? run.counts.of(Event::Kind::reduce)
+                              : test::CountingObserver::Tally{};
+      EXPECT_EQ(copied.count, moved.all_reduces);
+      EXPECT_EQ(copied.bytes, moved.all_reduced);
+      EXPECT_EQ(run.counts.of(Event::Kind::agree).count, 1);
+
+      const auto memory = run.engine->memory();
+      EXPECT_EQ(memory.trainable_shards, held.trainable_shards);
+      EXPECT_EQ(memory.frozen_shards, held.frozen_shards);
+      EXPECT_EQ(memory.gradient_shards, held.gradient_shards);
+      EXPECT_EQ(run.optimizer->state_bytes(), held.optimizer_state);
+      EXPECT_EQ(memory.pool_used, 0) << "everything is released after backward";
+      EXPECT_LE(memory.pool_peak, held.pool);
+      EXPECT_LE(memory.gradient_pool_peak, held.gradient_buffers);
+      run.update();
+      EXPECT_EQ(run.engine->memory().gradient_shards, 0);
+    }
+  }
+}
+
+TEST(Counts, FrozenParametersCostNothingInBackward) {
+  Case c;
+  c.trainable = {"layers.4.*"};
+  Training run(c);
+  for (int step = 0; step < 2; ++step) {
+    run.step();
+    run.update();
+  }
+  run.step();
+  for (const auto* group : run.engine->trainable_groups())
+    EXPECT_EQ(group->name(), "layers.4 trainable") << "only what trains has gradients and state";
+  // Everything below the lowest trainable parameter is gathered once, in forward; above it only the
+  // head is needed again, and it is still whole when backward begins.
+  std::map<std::string, int> gathers;
+  for (const auto& line : run.counts.log)
+    if (line.starts_with("gather ") || line.starts_with("prefetch ")) gathers[line.substr(line.find(' ') + 1)] += 1;
+  EXPECT_EQ(gathers["embed frozen"], 1);
+  EXPECT_EQ(gathers["layers.0 frozen"], 1);
+  EXPECT_EQ(gathers["layers.3 frozen"], 1);
+  EXPECT_EQ(gathers["layers.4 trainable"], 2);
+  EXPECT_EQ(gathers["head frozen"], 1);
+  EXPECT_EQ(run.counts.of(Event::Kind::reduce).count, 1);
+}
+
+TEST(Counts, ResidentFrozenGroupsAreNeverGathered) {
+  Case c;
+  c.trainable = {"*.adapter.*"};
+  c.residency = Residency::resident;
+  Training run(c);
+  run.step();
+  run.update();
+  run.step();
+  for (const auto& line : run.counts.log)
+    EXPECT_EQ(line.find("frozen"), std::string::npos) << line;
+}
+
+TEST(Counts, UnitsAreReleasedInBackwardAsSoonAsTheyAreDone) {
+  Case c;
+  c.trainable = {"layers.0.*"};  // everything above is frozen and only passes gradients on
+  c.prefetch = 0;
+  Training run(c);
+  run.step();
+  run.update();
+  run.step();
+  // In backward, layers.3 is released before layers.2 is gathered.
+  const auto& log = run.counts.log;
+  const auto last = [&](const std::string& line) {
+    for (std::size_t i = log.size(); i-- > 0;)
+      if (log[i] == line) return static_cast<std::int64_t>(i);
+    return std::int64_t{-1};
+  };
+  ASSERT_GE(last("gather layers.2 frozen"), 0);
+  EXPECT_LT(last("release layers.3 frozen"), last("gather layers.2 frozen"));
+  EXPECT_LT(last("release layers.2 frozen"), last("gather layers.1 frozen"));
+}
+
+TEST(Counts, PrefetchIsAheadAndBytesStayTheSame) {
+  for (const int depth : {0, 1, 2}) {
+    Case c;
+    c.prefetch = depth;
+    c.trainable = {"*.adapter.*"};
+    Training run(c);
+    for (int step = 0; step < 2; ++step) {
+      run.step();
+      run.update();
+    }
+    run.step();
+    EXPECT_EQ(run.counts.gathers().bytes, run.engine->plan().moved().gathered);
+    if (depth == 0)
+      EXPECT_EQ(run.counts.of(Event::Kind::prefetch).count, 0);
+    else
+      EXPECT_GT(run.counts.of(Event::Kind::prefetch).count, run.counts.of(Event::Kind::gather).count);
+  }
+}
+
+TEST(Counts, AutomaticResidencyStaysInsideItsBudget) {
+  Case c;
+  c.trainable = {"*.adapter.*"};
+  const auto sliced = Training(c).engine->plan().held().frozen_shards;
+  std::int64_t gathered_before = Training(c).engine->plan().moved().gathered;
+  for (const double share : {1.0, 1.5, 2.0, 3.0, 4.0}) {
+    auto model = std::make_shared<models::Transformer>(c.size);
+    shard::ShardOptions options;
+    options.world = comm::World::fake(0, c.world);
+    options.trainable = c.trainable;
+    options.frozen.residency = Residency::automatic;
+    options.frozen.memory_budget_bytes =
+        static_cast<std::int64_t>(static_cast<double>(sliced) * share) + 64;
+    auto plan = shard::make_plan(*model, {.units = {"DecoderLayer"}, .lone_unit_numel = 1000}, options, c.world);
+    EXPECT_LE(plan.held().frozen_shards, options.frozen.memory_budget_bytes);
+    EXPECT_LE(plan.moved().gathered, gathered_before) << "more budget never means more traffic";
+    gathered_before = plan.moved().gathered;
+  }
+}
+
+}  // namespace
+}  // namespace floe
