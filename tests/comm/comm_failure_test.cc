@@ -55,8 +55,8 @@ TEST(Join, NobodyServesTheStore) {
   options.rendezvous = {.rank = 1, .world_size = 2, .host = "127.0.0.1", .port = free_port()};
   const Clock clock;
   const std::string text = comm_error([&] { World::join(options); });
-  EXPECT_TRUE(has(text, str("rank 1 of 2 could not reach the store at 127.0.0.1:",
-                            options.rendezvous.port)))
+  EXPECT_TRUE(has(
+      text, str("rank 1 of 2 could not reach the store at 127.0.0.1:", options.rendezvous.port)))
       << text;
   EXPECT_LT(clock.seconds(), 15);
 }
@@ -78,14 +78,18 @@ using Collective = std::function<void(Group&)>;
 const std::vector<std::pair<std::string, Collective>>& collectives() {
   static const std::vector<std::pair<std::string, Collective>> all{
       {"all-gather",
-       [](Group& g) { g.all_gather(at::empty({3'000'000}), at::ones({1'000'000}), "the label").wait(); }},
+       [](Group& g) {
+         g.all_gather(at::empty({3'000'000}), at::ones({1'000'000}), "the label").wait();
+       }},
       {"reduce-scatter",
        [](Group& g) {
-         g.reduce_scatter(at::empty({1'000'000}), at::ones({3'000'000}), Reduce::sum, "the label").wait();
+         g.reduce_scatter(at::empty({1'000'000}), at::ones({3'000'000}), Reduce::sum, "the label")
+             .wait();
        }},
       {"all-reduce",
        [](Group& g) { g.all_reduce(at::ones({2'000'000}), Reduce::sum, "the label").wait(); }},
-      {"all-reduce", [](Group& g) { g.all_reduce(at::ones({10}), Reduce::sum, "the label").wait(); }},
+      {"all-reduce",
+       [](Group& g) { g.all_reduce(at::ones({10}), Reduce::sum, "the label").wait(); }},
       {"broadcast", [](Group& g) { g.broadcast(at::ones({1'000'000}), 2, "the label").wait(); }},
       {"all-reduce", [](Group& g) { g.barrier("the label"); }},
   };
@@ -127,7 +131,8 @@ void one_is_killed(const std::string& name, std::size_t which) {
   if (!test::is_rank()) {
     const auto outcome = test::start_ranks("Killed", name, 3, 40s);
     for (const std::size_t rank : {0, 1})
-      EXPECT_EQ(outcome.exit_codes[rank], 0) << "rank " << rank << " said:\n" << outcome.outputs[rank];
+      EXPECT_EQ(outcome.exit_codes[rank], 0) << "rank " << rank << " said:\n"
+                                             << outcome.outputs[rank];
     EXPECT_EQ(outcome.exit_codes[2], 128 + SIGKILL) << outcome.outputs[2];
     return;
   }
@@ -144,9 +149,8 @@ void one_is_killed(const std::string& name, std::size_t which) {
   EXPECT_TRUE(has(text, place(kind, world->rank()))) << text;
   EXPECT_LT(clock.seconds(), 10);
   // So does everything afterwards.
-  const std::string later = comm_error([&] {
-    world->group()->all_reduce(at::ones({10}), Reduce::sum, "afterwards").wait();
-  });
+  const std::string later = comm_error(
+      [&] { world->group()->all_reduce(at::ones({10}), Reduce::sum, "afterwards").wait(); });
   EXPECT_TRUE(has(later, "'afterwards'")) << later;
   EXPECT_LT(clock.seconds(), 10);
 }
@@ -162,7 +166,8 @@ TEST(Killed, InFlight) {
   if (!test::is_rank()) {
     const auto outcome = test::start_ranks("Killed", "InFlight", 3, 40s);
     for (const std::size_t rank : {0, 1})
-      EXPECT_EQ(outcome.exit_codes[rank], 0) << "rank " << rank << " said:\n" << outcome.outputs[rank];
+      EXPECT_EQ(outcome.exit_codes[rank], 0) << "rank " << rank << " said:\n"
+                                             << outcome.outputs[rank];
     return;
   }
   auto world = join_with(120s);

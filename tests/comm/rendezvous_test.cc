@@ -153,9 +153,8 @@ TEST(Rendezvous, OneTaskOfSlurmIsASingleProcess) {
 }
 
 TEST(Rendezvous, TheInnermostLauncherWins) {
-  const Settings mpi{{"OMPI_COMM_WORLD_RANK", "1"},
-                     {"OMPI_COMM_WORLD_SIZE", "2"},
-                     {"MASTER_ADDR", "127.0.0.1"}};
+  const Settings mpi{
+      {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}};
   EXPECT_EQ(find(with(kSlurm, mpi)).source, "OpenMPI");
   const Settings torchrun{{"RANK", "3"}, {"WORLD_SIZE", "4"}};
   const Rendezvous r = find(with(with(kSlurm, mpi), torchrun));
@@ -203,69 +202,69 @@ TEST(Rendezvous, EmptyVariablesCountAsUnset) {
   EXPECT_EQ(process_environment()("FLOE_TEST_FULL"), "x");
 }
 
-struct Wrong {
-  Settings variables;
-  ManualInit init;
-  std::vector<std::string> says;  // every part
-};
+ManualInit by_hand(const std::string& url, std::optional<int> rank = {},
+                   std::optional<int> world_size = {}) {
+  return {url, rank, world_size};
+}
+
+// `says`: parts of the message, all of them.
+void expect_refused(const Settings& variables, const ManualInit& init,
+                    const std::vector<std::string>& says) {
+  SCOPED_TRACE(join(says, " / "));
+  try {
+    const Rendezvous r = find(variables, init);
+    ADD_FAILURE() << "accepted as rank " << r.rank << " of " << r.world_size;
+  } catch (const ConfigError& e) {
+    for (const auto& part : says)
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    EXPECT_EQ(e.exit(), Exit::usage);
+  }
+}
 
 const Settings kRanks{{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}};
 const Settings kMpi{
     {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}};
 
 TEST(Rendezvous, WrongInputsSayWhatToChange) {
-  const std::vector<Wrong> all{
-      {without(kRanks, "WORLD_SIZE"), {}, {"the environment has no WORLD_SIZE", "floe launch"}},
-      {without(kRanks, "RANK"), {}, {"the environment has no RANK", "set it"}},
-      {with(kRanks, {{"RANK", "x"}}), {}, {"RANK='x' is not a whole number from 0 to 3"}},
-      {with(kRanks, {{"RANK", "-1"}}), {}, {"RANK='-1'", "from 0 to 3"}},
-      {with(kRanks, {{"RANK", "4"}}), {}, {"RANK='4'", "from 0 to 3"}},
-      {with(kRanks, {{"RANK", "1 "}}), {}, {"RANK='1 '"}},
-      {with(kRanks, {{"WORLD_SIZE", "0"}}), {}, {"WORLD_SIZE='0'", "from 1 to"}},
-      {with(kRanks, {{"WORLD_SIZE", "-2"}}), {}, {"WORLD_SIZE='-2'"}},
-      {with(kRanks, {{"WORLD_SIZE", "2.0"}}), {}, {"WORLD_SIZE='2.0'"}},
-      {with(kRanks, {{"WORLD_SIZE", "99999999999"}}), {}, {"WORLD_SIZE='99999999999'"}},
-      {with(kRanks, {{"LOCAL_RANK", "-1"}}), {}, {"LOCAL_RANK='-1'"}},
-      {with(kRanks, {{"LOCAL_RANK", "gpu0"}}), {}, {"LOCAL_RANK='gpu0'"}},
-      {without(kRanks, "MASTER_ADDR"), {}, {"no MASTER_ADDR", "4 ranks", "host of rank 0"}},
-      {with(kRanks, {{"MASTER_PORT", "0"}}), {}, {"MASTER_PORT='0'", "from 1 to 65535"}},
-      {with(kRanks, {{"MASTER_PORT", "65536"}}), {}, {"MASTER_PORT='65536'"}},
-      {with(kRanks, {{"MASTER_PORT", "http"}}), {}, {"MASTER_PORT='http'"}},
-      {without(kMpi, "OMPI_COMM_WORLD_SIZE"), {}, {"has no OMPI_COMM_WORLD_SIZE"}},
-      {with(kMpi, {{"OMPI_COMM_WORLD_RANK", "4"}}), {}, {"OMPI_COMM_WORLD_RANK='4'"}},
-      {without(kMpi, "MASTER_ADDR"), {}, {"no MASTER_ADDR"}},
-      {with(kSlurm, {{"SLURM_PROCID", "16"}}), {}, {"SLURM_PROCID='16'", "from 0 to 15"}},
-      {with(kSlurm, {{"SLURM_NTASKS", "many"}}), {}, {"SLURM_NTASKS='many'"}},
-      {with(kSlurm, {{"SLURM_LOCALID", "x"}}), {}, {"SLURM_LOCALID='x'"}},
-      {with(kSlurm, {{"SLURM_JOB_ID", "12a"}}), {}, {"SLURM_JOB_ID='12a'"}},
-      {{}, {.url = "file:///tmp/x"}, {"dist.init 'file:///tmp/x'", "tcp://HOST:PORT"}},
-      {{}, {.url = "tcp:/h:1"}, {"neither 'env' nor tcp://HOST:PORT"}},
-      {{}, {.url = "tcp://h", .rank = 0, .world_size = 1}, {"'tcp://h' has no port"}},
-      {{}, {.url = "tcp://", .rank = 0, .world_size = 1}, {"has no port"}},
-      {{}, {.url = "tcp://:80", .rank = 0, .world_size = 1}, {"tcp://HOST:PORT"}},
-      {{}, {.url = "tcp://h:", .rank = 0, .world_size = 1}, {"the port of dist.init=''"}},
-      {{}, {.url = "tcp://h:0", .rank = 0, .world_size = 1}, {"port", "from 1 to 65535"}},
-      {{}, {.url = "tcp://h:70000", .rank = 0, .world_size = 1}, {"'70000'"}},
-      {{}, {.url = "tcp://h:80", .world_size = 2}, {"dist.rank and dist.world_size"}},
-      {{}, {.url = "tcp://h:80", .rank = 0}, {"dist.rank and dist.world_size"}},
-      {{}, {.url = "tcp://h:80", .rank = 2, .world_size = 2}, {"dist.rank 2", "world_size 2"}},
-      {{}, {.url = "tcp://h:80", .rank = -1, .world_size = 2}, {"dist.rank -1"}},
-      {{}, {.url = "tcp://h:80", .rank = 0, .world_size = 0}, {"world_size 0"}},
-      {{{"LOCAL_RANK", "?"}},
-       {.url = "tcp://h:80", .rank = 0, .world_size = 2},
-       {"LOCAL_RANK='?'"}},
-  };
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    SCOPED_TRACE(str("case ", i, ": ", join(all[i].says, " / ")));
-    try {
-      const Rendezvous r = find(all[i].variables, all[i].init);
-      ADD_FAILURE() << "accepted as rank " << r.rank << " of " << r.world_size;
-    } catch (const ConfigError& e) {
-      for (const auto& part : all[i].says)
-        EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
-      EXPECT_EQ(e.exit(), Exit::usage);
-    }
-  }
+  expect_refused(without(kRanks, "WORLD_SIZE"), {},
+                 {"the environment has no WORLD_SIZE", "floe launch"});
+  expect_refused(without(kRanks, "RANK"), {}, {"the environment has no RANK", "set it"});
+  expect_refused(with(kRanks, {{"RANK", "x"}}), {}, {"RANK='x' is not a whole number from 0 to 3"});
+  expect_refused(with(kRanks, {{"RANK", "-1"}}), {}, {"RANK='-1'", "from 0 to 3"});
+  expect_refused(with(kRanks, {{"RANK", "4"}}), {}, {"RANK='4'", "from 0 to 3"});
+  expect_refused(with(kRanks, {{"RANK", "1 "}}), {}, {"RANK='1 '"});
+  expect_refused(with(kRanks, {{"WORLD_SIZE", "0"}}), {}, {"WORLD_SIZE='0'", "from 1 to"});
+  expect_refused(with(kRanks, {{"WORLD_SIZE", "-2"}}), {}, {"WORLD_SIZE='-2'"});
+  expect_refused(with(kRanks, {{"WORLD_SIZE", "2.0"}}), {}, {"WORLD_SIZE='2.0'"});
+  expect_refused(with(kRanks, {{"WORLD_SIZE", "99999999999"}}), {}, {"WORLD_SIZE='99999999999'"});
+  expect_refused(with(kRanks, {{"LOCAL_RANK", "-1"}}), {}, {"LOCAL_RANK='-1'"});
+  expect_refused(with(kRanks, {{"LOCAL_RANK", "gpu0"}}), {}, {"LOCAL_RANK='gpu0'"});
+  expect_refused(without(kRanks, "MASTER_ADDR"), {},
+                 {"no MASTER_ADDR", "4 ranks", "host of rank 0"});
+  expect_refused(with(kRanks, {{"MASTER_PORT", "0"}}), {}, {"MASTER_PORT='0'", "from 1 to 65535"});
+  expect_refused(with(kRanks, {{"MASTER_PORT", "65536"}}), {}, {"MASTER_PORT='65536'"});
+  expect_refused(with(kRanks, {{"MASTER_PORT", "http"}}), {}, {"MASTER_PORT='http'"});
+  expect_refused(without(kMpi, "OMPI_COMM_WORLD_SIZE"), {}, {"has no OMPI_COMM_WORLD_SIZE"});
+  expect_refused(with(kMpi, {{"OMPI_COMM_WORLD_RANK", "4"}}), {}, {"OMPI_COMM_WORLD_RANK='4'"});
+  expect_refused(without(kMpi, "MASTER_ADDR"), {}, {"no MASTER_ADDR"});
+  expect_refused(with(kSlurm, {{"SLURM_PROCID", "16"}}), {}, {"SLURM_PROCID='16'", "from 0 to 15"});
+  expect_refused(with(kSlurm, {{"SLURM_NTASKS", "many"}}), {}, {"SLURM_NTASKS='many'"});
+  expect_refused(with(kSlurm, {{"SLURM_LOCALID", "x"}}), {}, {"SLURM_LOCALID='x'"});
+  expect_refused(with(kSlurm, {{"SLURM_JOB_ID", "12a"}}), {}, {"SLURM_JOB_ID='12a'"});
+  expect_refused({}, by_hand("file:///tmp/x"), {"dist.init 'file:///tmp/x'", "tcp://HOST:PORT"});
+  expect_refused({}, by_hand("tcp:/h:1"), {"neither 'env' nor tcp://HOST:PORT"});
+  expect_refused({}, by_hand("tcp://h", 0, 1), {"'tcp://h' has no port"});
+  expect_refused({}, by_hand("tcp://", 0, 1), {"has no port"});
+  expect_refused({}, by_hand("tcp://:80", 0, 1), {"tcp://HOST:PORT"});
+  expect_refused({}, by_hand("tcp://h:", 0, 1), {"the port of dist.init=''"});
+  expect_refused({}, by_hand("tcp://h:0", 0, 1), {"port", "from 1 to 65535"});
+  expect_refused({}, by_hand("tcp://h:70000", 0, 1), {"'70000'"});
+  expect_refused({}, by_hand("tcp://h:80", {}, 2), {"dist.rank and dist.world_size"});
+  expect_refused({}, by_hand("tcp://h:80", 0), {"dist.rank and dist.world_size"});
+  expect_refused({}, by_hand("tcp://h:80", 2, 2), {"dist.rank 2", "world_size 2"});
+  expect_refused({}, by_hand("tcp://h:80", -1, 2), {"dist.rank -1"});
+  expect_refused({}, by_hand("tcp://h:80", 0, 0), {"world_size 0"});
+  expect_refused({{"LOCAL_RANK", "?"}}, by_hand("tcp://h:80", 0, 2), {"LOCAL_RANK='?'"});
 }
 
 }  // namespace

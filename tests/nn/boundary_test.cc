@@ -46,9 +46,10 @@ struct State {
 
 struct Everything : Module {
   using Result = std::tuple<at::Tensor, std::vector<at::Tensor>, int>;
-  Result forward(const at::Tensor& plain, std::optional<at::Tensor> maybe, std::optional<at::Tensor> not_there,
-                 std::vector<std::optional<at::Tensor>> list, std::tuple<at::Tensor, int> pair,
-                 std::pair<int, std::array<at::Tensor, 2>> array, State state, const std::string& text) {
+  Result forward(const at::Tensor& plain, std::optional<at::Tensor> maybe,
+                 std::optional<at::Tensor> not_there, std::vector<std::optional<at::Tensor>> list,
+                 std::tuple<at::Tensor, int> pair, std::pair<int, std::array<at::Tensor, 2>> array,
+                 State state, const std::string& text) {
     got = {value(plain), value(*maybe)};
     EXPECT_FALSE(not_there);
     for (const auto& item : list)
@@ -162,7 +163,8 @@ TEST(Boundary, AFunctionWithoutModuleHasOneToo) {
   Meddler meddler;
   BoundarySlot slot;
   slot.boundary = &meddler;
-  const auto y = call_through(slot, [](const at::Tensor& x, double k) { return x * k; }, number(1), 3.0);
+  const auto y = call_through(
+      slot, [](const at::Tensor& x, double k) { return x * k; }, number(1), 3.0);
   EXPECT_EQ(value(y), 2 * 101 * 3);
 }
 

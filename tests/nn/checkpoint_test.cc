@@ -267,8 +267,8 @@ struct Many : Module {
     materialize(*this, 4);
   }
   using Result = std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, int>;
-  Result forward(const std::vector<at::Tensor>& list, const at::Tensor& ids, std::optional<at::Tensor> bias,
-                 double scale, const std::string& mode) {
+  Result forward(const std::vector<at::Tensor>& list, const at::Tensor& ids,
+                 std::optional<at::Tensor> bias, double scale, const std::string& mode) {
     at::Tensor x = layer(list[0] * list[1]) * scale;
     if (bias) x = x + *bias;
     if (mode == "double") x = x * 2;
@@ -289,7 +289,8 @@ TEST(Checkpoint, ArgumentsAndResultsOfAnyShape) {
         const at::Tensor ids = at::arange(3).flip(0);
         auto [x, top, list, seven] =
             call(many, std::vector{a * 1, b * 1}, ids,
-                 with_bias ? std::optional<at::Tensor>(bias * 1) : std::nullopt, 1.5, std::string("double"));
+                 with_bias ? std::optional<at::Tensor>(bias * 1) : std::nullopt, 1.5,
+                 std::string("double"));
         EXPECT_EQ(seven, 7);
         EXPECT_EQ(top.scalar_type(), at::kLong);
         EXPECT_FALSE(top.requires_grad());

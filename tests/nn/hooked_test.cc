@@ -1,11 +1,12 @@
 // Foreign modules with a boundary: the same numbers, names and containers.
+#include "floe/nn/hooked.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/transformerlayer.h>
 
-#include "floe/nn/hooked.h"
 #include "floe/nn/module.h"
 
 namespace floe::nn {
@@ -93,11 +94,13 @@ TEST(Hooked, InASequential) {
   second->boundary = &two;
   const at::Tensor x = at::rand({3, 4});
   const at::Tensor y = sequential->forward(x);
-  EXPECT_TRUE(y.equal(at::linear(at::linear(x, first->weight, first->bias), second->weight, second->bias)));
+  EXPECT_TRUE(
+      y.equal(at::linear(at::linear(x, first->weight, first->bias), second->weight, second->bias)));
   EXPECT_EQ(one.before + one.after, 2);
   EXPECT_EQ(two.before + two.after, 2);
-  EXPECT_EQ(sequential->named_parameters().keys(),
-            (std::vector<std::string>{"first.weight", "first.bias", "second.weight", "second.bias"}));
+  EXPECT_EQ(
+      sequential->named_parameters().keys(),
+      (std::vector<std::string>{"first.weight", "first.bias", "second.weight", "second.bias"}));
   EXPECT_NE(dynamic_cast<BoundarySlot*>(sequential[0].get()), nullptr) << "the engine finds it";
 }
 

@@ -23,8 +23,8 @@ Words reference_philox(Words counter, std::array<std::uint32_t, 2> key) {
     const std::uint64_t product1 = std::uint64_t{0xCD9E8D57} * counter[2];
     const auto high = [](std::uint64_t p) { return static_cast<std::uint32_t>(p >> 32); };
     const auto low = [](std::uint64_t p) { return static_cast<std::uint32_t>(p); };
-    counter = {high(product1) ^ counter[1] ^ key[0], low(product1), high(product0) ^ counter[3] ^ key[1],
-               low(product0)};
+    counter = {high(product1) ^ counter[1] ^ key[0], low(product1),
+               high(product0) ^ counter[3] ^ key[1], low(product0)};
     key = {key[0] + 0x9E3779B9, key[1] + 0xBB67AE85};
   }
   return counter;
@@ -37,20 +37,23 @@ TEST(Philox, KnownAnswers) {
   constexpr std::uint32_t kOnes = 0xffffffff;
   EXPECT_EQ(reference_philox({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}),
             (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(reference_philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
-            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(
+      reference_philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+      (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 
   static_assert(Philox(0).block(0) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   for (const std::uint64_t key : {0ULL, 1ULL, 0x123456789abcdef0ULL, ~0ULL})
     for (const std::uint64_t index : {0ULL, 1ULL, 0xffffffffULL, 0x100000000ULL, ~0ULL})
-      EXPECT_EQ(Philox(key).block(index),
-                reference_philox({static_cast<std::uint32_t>(index),
-                                  static_cast<std::uint32_t>(index >> 32), 0, 0},
-                                 {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)}));
+      EXPECT_EQ(
+          Philox(key).block(index),
+          reference_philox(
+              {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 0, 0},
+              {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)}));
 }
 
-at::Tensor filled(const Init& init, std::int64_t first, std::int64_t numel, const std::string& name = "w",
-                  std::uint64_t seed = 5, at::ScalarType dtype = at::kFloat) {
+at::Tensor filled(const Init& init, std::int64_t first, std::int64_t numel,
+                  const std::string& name = "w", std::uint64_t seed = 5,
+                  at::ScalarType dtype = at::kFloat) {
   at::Tensor out = at::empty({numel}, at::TensorOptions().dtype(dtype));
   fill(init, seed, name, first, out);
   return out;
@@ -84,9 +87,10 @@ TEST(Init, ElementsFarBeyondFourBillion) {
 TEST(Init, NamesAndSeedsDecide) {
   const at::Tensor a = filled(Init::normal(1), 0, 1000);
   EXPECT_TRUE(a.equal(filled(Init::normal(1), 0, 1000)));
-  for (const at::Tensor& b : {filled(Init::normal(1), 0, 1000, "v"), filled(Init::normal(1), 0, 1000, "ww"),
-                              filled(Init::normal(1), 0, 1000, ""), filled(Init::normal(1), 0, 1000, "w", 6),
-                              filled(Init::normal(1), 1, 1000)}) {
+  for (const at::Tensor& b :
+       {filled(Init::normal(1), 0, 1000, "v"), filled(Init::normal(1), 0, 1000, "ww"),
+        filled(Init::normal(1), 0, 1000, ""), filled(Init::normal(1), 0, 1000, "w", 6),
+        filled(Init::normal(1), 1, 1000)}) {
     EXPECT_LT((a == b).sum().item<int>(), 3);
     EXPECT_LT(std::abs((a * b).mean().item<double>()), 5 / std::sqrt(1000.0)) << "independent";
   }
@@ -103,7 +107,8 @@ TEST(Init, OtherDtypesAreTheSameNumbersRounded) {
   // Longer than the buffer that values of other dtypes pass through.
   constexpr std::int64_t kLong = (std::int64_t{1} << 22) + 5;
   const at::Tensor a = filled(Init::uniform(0, 1), 1, kLong);
-  EXPECT_TRUE(filled(Init::uniform(0, 1), 1, kLong, "w", 5, at::kBFloat16).equal(a.to(at::kBFloat16)));
+  EXPECT_TRUE(
+      filled(Init::uniform(0, 1), 1, kLong, "w", 5, at::kBFloat16).equal(a.to(at::kBFloat16)));
 }
 
 // The largest distance between the sample's distribution and the true one.
@@ -125,14 +130,17 @@ constexpr std::int64_t kSample = 200'000;
 const double kDistance = 1.95 / std::sqrt(static_cast<double>(kSample));
 
 TEST(Init, NormalIsNormal) {
-  for (const auto& [deviation, mean] : {std::pair(1.0, 0.0), std::pair(0.02, 0.0), std::pair(3.0, -7.0)}) {
-    const at::Tensor x = (filled(Init::normal(deviation, mean), 0, kSample).to(at::kDouble) - mean) / deviation;
+  for (const auto& [deviation, mean] :
+       {std::pair(1.0, 0.0), std::pair(0.02, 0.0), std::pair(3.0, -7.0)}) {
+    const at::Tensor x =
+        (filled(Init::normal(deviation, mean), 0, kSample).to(at::kDouble) - mean) / deviation;
     const double n = kSample;
     EXPECT_LT(std::abs(x.mean().item<double>()), 4 / std::sqrt(n));
     EXPECT_LT(std::abs(x.var().item<double>() - 1), 4 * std::sqrt(2 / n));
     EXPECT_LT(std::abs(x.pow(3).mean().item<double>()), 4 * std::sqrt(15 / n));
     EXPECT_LT(std::abs(x.pow(4).mean().item<double>() - 3), 4 * std::sqrt(96 / n));
-    EXPECT_LT(distance(x, [](double t) { return 0.5 * std::erfc(-t / std::sqrt(2.0)); }), kDistance);
+    EXPECT_LT(distance(x, [](double t) { return 0.5 * std::erfc(-t / std::sqrt(2.0)); }),
+              kDistance);
     EXPECT_GT(x.abs().max().item<double>(), 4) << "tails";
     for (const std::int64_t lag : {1, 2, 3, 4}) {
       const auto pairs = x.narrow(0, 0, kSample - lag) * x.narrow(0, lag, kSample - lag);

@@ -38,7 +38,8 @@ struct TwoBags : nn::Module {
     first = child<Bag>("first", Shapes{{"weight", {5, 7}}, {"bias", {7}}});
     second = child<Bag>("second", Shapes{{"weight", {3, 4}}, {"bias", {1}}, {"scale", {6}}});
   }
-  at::Tensor forward(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b, bool both) {
+  at::Tensor forward(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b,
+                     bool both) {
     const at::Tensor x = first(a);
     return both ? x + second(b) : x;
   }
@@ -76,16 +77,19 @@ class Case {
 
   // Calls f(name, elements of the whole parameter that the slice has, the slice's elements).
   template <class F>
-  void each_piece(const std::function<at::Tensor(const shard::FlatGroup&, std::size_t)>& of, F&& f) const {
+  void each_piece(const std::function<at::Tensor(const shard::FlatGroup&, std::size_t)>& of,
+                  F&& f) const {
     std::size_t g = 0;
     for (const shard::FlatGroup* group : engine->trainable_groups()) {
       const at::Tensor slice = of(*group, g++);
       for (const shard::Piece& piece : group->pieces())
-        f(group->parameter(piece.index).name, piece.first, slice.narrow(0, piece.shard_offset, piece.numel));
+        f(group->parameter(piece.index).name, piece.first,
+          slice.narrow(0, piece.shard_offset, piece.numel));
     }
   }
 
-  void expect_slices_of(const std::map<std::string, at::Tensor>& whole, double bound, int step) const {
+  void expect_slices_of(const std::map<std::string, at::Tensor>& whole, double bound,
+                        int step) const {
     std::int64_t seen = 0;
     each_piece([](const shard::FlatGroup& group, std::size_t) { return group.shard(); },
                [&](const std::string& name, std::int64_t first, const at::Tensor& slice) {
@@ -134,24 +138,26 @@ TEST(AdamW, EqualsTheFormulaOnWholeParameters) {
         const at::Tensor mean = averages[name] / (1 - std::pow(0.8, t));
         const at::Tensor root = (squares[name] / (1 - std::pow(0.95, t))).sqrt();
         p.sub_(lr * mean / (root + 1e-6));
-        at::_fused_adamw_({fused[name]}, {g.to(at::kFloat)}, {fused_averages[name]}, {fused_squares[name]},
-                          {}, {at::full({}, static_cast<float>(t))}, lr, 0.8, 0.95, decay, 1e-6, false,
-                          false);
+        at::_fused_adamw_({fused[name]}, {g.to(at::kFloat)}, {fused_averages[name]},
+                          {fused_squares[name]}, {}, {at::full({}, static_cast<float>(t))}, lr, 0.8,
+                          0.95, decay, 1e-6, false, false);
       }
       optimizer.step(lr);
       c.engine->clear_gradients();
       c.expect_slices_of(c.values, 2e-6, step);
       c.expect_slices_of(fused, 3e-7, step);
-      c.each_piece([&](const shard::FlatGroup&, std::size_t g) { return optimizer.state(g).exp_avg; },
-                   [&](const std::string& name, std::int64_t first, const at::Tensor& slice) {
-                     EXPECT_TRUE(at::allclose(slice.to(at::kDouble),
-                                              averages[name].narrow(0, first, slice.numel()), 1e-5, 1e-6));
-                   });
-      c.each_piece([&](const shard::FlatGroup&, std::size_t g) { return optimizer.state(g).exp_avg_sq; },
-                   [&](const std::string& name, std::int64_t first, const at::Tensor& slice) {
-                     EXPECT_TRUE(at::allclose(slice.to(at::kDouble),
-                                              squares[name].narrow(0, first, slice.numel()), 1e-5, 1e-6));
-                   });
+      c.each_piece(
+          [&](const shard::FlatGroup&, std::size_t g) { return optimizer.state(g).exp_avg; },
+          [&](const std::string& name, std::int64_t first, const at::Tensor& slice) {
+            EXPECT_TRUE(at::allclose(slice.to(at::kDouble),
+                                     averages[name].narrow(0, first, slice.numel()), 1e-5, 1e-6));
+          });
+      c.each_piece(
+          [&](const shard::FlatGroup&, std::size_t g) { return optimizer.state(g).exp_avg_sq; },
+          [&](const std::string& name, std::int64_t first, const at::Tensor& slice) {
+            EXPECT_TRUE(at::allclose(slice.to(at::kDouble),
+                                     squares[name].narrow(0, first, slice.numel()), 1e-5, 1e-6));
+          });
     }
     EXPECT_EQ(optimizer.state(0).steps.item<float>(), 8);
   }
@@ -242,7 +248,8 @@ TEST(Ranges, EveryElementHasItsParametersDecay) {
     Case c(rank, world);
     for (const auto* group : c.engine->trainable_groups()) {
       const auto& layout = group->plan().layout;
-      std::vector<double> expected;  // of every element of the slice, from where it lies in the whole
+      std::vector<double>
+          expected;  // of every element of the slice, from where it lies in the whole
       for (std::int64_t e = rank * layout.shard_numel(); e < (rank + 1) * layout.shard_numel(); ++e)
         for (std::size_t i = 0; i < layout.size(); ++i)
           if (e >= layout.offset(i) && e < layout.offset(i) + layout.numel(i)) {
@@ -255,7 +262,8 @@ TEST(Ranges, EveryElementHasItsParametersDecay) {
       for (std::size_t i = 0; i < ranges.size(); ++i) {
         EXPECT_EQ(ranges[i].first, static_cast<std::int64_t>(got.size())) << "without gaps";
         EXPECT_GT(ranges[i].numel, 0);
-        if (i > 0) EXPECT_NE(ranges[i].weight_decay, ranges[i - 1].weight_decay) << "neighbours join";
+        if (i > 0)
+          EXPECT_NE(ranges[i].weight_decay, ranges[i - 1].weight_decay) << "neighbours join";
         got.insert(got.end(), static_cast<std::size_t>(ranges[i].numel), ranges[i].weight_decay);
       }
       EXPECT_EQ(got, expected);
@@ -311,7 +319,8 @@ TEST(Patterns, OneThatMatchesNothingNamesItsNeighbours) {
   const DecayRule wrong{0.1, {"first.*", "second.wieght"}};
   for (const std::string& text : {config_error([&] { AdamW(*c.engine, {.decay = wrong}); }),
                                   config_error([&] { Sgd(*c.engine, {.decay = wrong}); })}) {
-    EXPECT_NE(text.find("'second.wieght' matches no trainable parameter"), std::string::npos) << text;
+    EXPECT_NE(text.find("'second.wieght' matches no trainable parameter"), std::string::npos)
+        << text;
     EXPECT_NE(text.find("did you mean 'second.weight'"), std::string::npos) << text;
   }
 }

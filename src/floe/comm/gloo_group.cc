@@ -1,19 +1,22 @@
 #include "floe/comm/gloo_group.h"
 
 #include <ATen/ops/empty.h>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <signal.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
 #include "floe/comm/ordered_sum.h"
 #include "floe/comm/worker.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
+#include "floe/core/hash.h"
 
 namespace floe::comm {
 namespace {
@@ -27,9 +30,25 @@ constexpr std::int64_t kChunkBytes = kMiB;
 // Below this an all-reduce sends everything to everybody: one trip instead of two.
 constexpr std::int64_t kSmallBytes = 32 * kKiB;
 
+// Note [Tags]
+// A tag matches a send with its receive. Its lower half counts; its upper half is made of the size of
+// what a rank sends to another, so that ranks which go different ways never get data that does not
+// fit (Gloo ends the process on more than was asked for, and takes less without a word): they wait,
+// and time out. Where the sizes fit, the ranks go on until they compare what they did.
+struct Tags {
+  std::uint32_t first = 0, sort = 0;
+  int operator[](std::int64_t i) const {
+    return static_cast<int>(sort << 16 | ((first + static_cast<std::uint32_t>(i)) & 0xffff));
+  }
+};
+
 struct Slice {
   std::int64_t offset = 0, numel = 0;
 };
+
+std::int64_t bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::int64_t>(tensor.nbytes());
+}
 
 // The first lines of what torch says, without its stack.
 std::string cause_of(const std::exception& e) {
@@ -39,8 +58,8 @@ std::string cause_of(const std::exception& e) {
 
 class GlooGroup final : public Group {
  public:
-  GlooGroup(std::string name, int rank, int size,
-            c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::chrono::milliseconds timeout)
+  GlooGroup(std::string name, int rank, int size, c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo,
+            std::chrono::milliseconds timeout)
       : Group(std::move(name), rank, size), gloo_(std::move(gloo)), timeout_(timeout) {}
   // What is still queued waits for ranks that may never answer: it fails instead.
   ~GlooGroup() override { GlooGroup::abort(); }
@@ -62,7 +81,7 @@ class GlooGroup final : public Group {
     const at::Tensor own = flat.narrow(0, rank() * numel, numel);
     if (own.const_data_ptr() != input.const_data_ptr() && numel > 0)
       std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
-    const int tag = take_tags(1);
+    const int tag = take_tags(bytes_of(input))[0];
     std::vector<Part> parts;
     guarded("all-gather", label, [&] {
       for (int step = 1; step < size(); ++step) {
@@ -90,9 +109,9 @@ class GlooGroup final : public Group {
     const std::int64_t numel = output.numel();
     std::vector<Slice> slices(static_cast<std::size_t>(size()));
     for (int p = 0; p < size(); ++p) slices[static_cast<std::size_t>(p)] = {p * numel, numel};
-    const int tag = take_tags(num_chunks(numel, input));
-    return on_worker("reduce-scatter", label, [this, output, input, reduce, slices, tag] {
-      sum_slices(input.view({-1}), slices, output.view({-1}), divisor(reduce), tag);
+    const Tags tags = take_tags(bytes_of(output), num_chunks(numel, input));
+    return on_worker("reduce-scatter", label, [this, output, input, reduce, slices, tags] {
+      sum_slices(input.view({-1}), slices, output.view({-1}), divisor(reduce), tags);
     });
   }
 
@@ -105,11 +124,10 @@ class GlooGroup final : public Group {
       return then_divide("all-reduce", label, std::move(inner), tensor, reduce);
     }
     const at::Tensor flat = tensor.view({-1});
-    if (static_cast<std::int64_t>(tensor.nbytes()) <= kSmallBytes) {
-      const int tag = take_tags(1);
-      return on_worker("all-reduce", label, [this, flat, reduce, tag] {
-        sum_everything(flat, divisor(reduce), tag);
-      });
+    if (bytes_of(flat) <= kSmallBytes) {
+      const int tag = take_tags(bytes_of(flat))[0];
+      return on_worker("all-reduce", label,
+                       [this, flat, reduce, tag] { sum_everything(flat, divisor(reduce), tag); });
     }
     const std::int64_t share = ceil_div(flat.numel(), size());
     std::vector<Slice> slices;
@@ -117,11 +135,11 @@ class GlooGroup final : public Group {
       const std::int64_t begin = std::min(p * share, flat.numel());
       slices.push_back({begin, std::min(begin + share, flat.numel()) - begin});
     }
-    const int tag = take_tags(num_chunks(share, flat) + 1);
-    return on_worker("all-reduce", label, [this, flat, reduce, slices, share, tag] {
+    const Tags tags = take_tags(share * flat.element_size(), num_chunks(share, flat) + 1);
+    return on_worker("all-reduce", label, [this, flat, reduce, slices, share, tags] {
       const Slice own = slices[static_cast<std::size_t>(rank())];
-      sum_slices(flat, slices, flat.narrow(0, own.offset, own.numel), divisor(reduce), tag);
-      exchange_slices(flat, slices, tag + num_chunks(share, flat));
+      sum_slices(flat, slices, flat.narrow(0, own.offset, own.numel), divisor(reduce), tags);
+      exchange_slices(flat, slices, tags[num_chunks(share, flat)]);
     });
   }
 
@@ -150,9 +168,8 @@ class GlooGroup final : public Group {
   }
 
   Work wrap(const char* kind, const std::string& label, C10dWork inner) {
-    return Work([this, kind, label, inner] {
-      guarded(kind, label, [&] { inner->wait(timeout_); });
-    });
+    return Work(
+        [this, kind, label, inner] { guarded(kind, label, [&] { inner->wait(timeout_); }); });
   }
 
   Work then_divide(const char* kind, const std::string& label, C10dWork inner, at::Tensor output,
@@ -177,10 +194,10 @@ class GlooGroup final : public Group {
     return static_cast<int>(std::max<std::int64_t>(1, ceil_div(numel, chunk_numel(tensor))));
   }
 
-  // Tags match sends with receives; every rank takes them in the same order.
-  int take_tags(int count) {
-    const std::uint32_t first = next_tag_.fetch_add(static_cast<std::uint32_t>(count));
-    return static_cast<int>(first & 0x3fffffffU);
+  // Every rank takes tags in the same order.
+  Tags take_tags(std::int64_t bytes, int count = 1) {
+    return {next_tag_.fetch_add(static_cast<std::uint32_t>(count)),
+            static_cast<std::uint32_t>(mix64(static_cast<std::uint64_t>(bytes)) & 0x7fff)};
   }
 
   Part send(const at::Tensor& tensor, int to, int tag) {
@@ -210,7 +227,7 @@ class GlooGroup final : public Group {
 
   // `output` becomes the sum over ranks of slice `rank()` of `input`. See Note [Ordered sums].
   void sum_slices(const at::Tensor& input, const std::vector<Slice>& slices, at::Tensor output,
-                  int divide, int tag) {
+                  int divide, const Tags& tags) {
     const std::int64_t chunk = chunk_numel(input);
     std::vector<Part> sends;
     for (int step = 1; step < size(); ++step) {
@@ -218,7 +235,7 @@ class GlooGroup final : public Group {
       const Slice slice = slices[static_cast<std::size_t>(to)];
       for (std::int64_t at = 0, c = 0; at < slice.numel; at += chunk, ++c)
         sends.push_back(send(input.narrow(0, slice.offset + at, std::min(chunk, slice.numel - at)),
-                             to, tag + static_cast<int>(c)));
+                             to, tags[c]));
     }
 
     const Slice own = slices[static_cast<std::size_t>(rank())];
@@ -232,7 +249,7 @@ class GlooGroup final : public Group {
       for (int step = 1; step < size(); ++step) {
         const int from = (rank() + size() - step) % size();
         works[static_cast<std::size_t>(from)] =
-            receive(windows[c % 2][from].narrow(0, 0, numel), from, tag + static_cast<int>(c));
+            receive(windows[c % 2][from].narrow(0, 0, numel), from, tags[c]);
       }
     };
     const std::int64_t chunks = ceil_div(own.numel, chunk);
@@ -265,8 +282,7 @@ class GlooGroup final : public Group {
     }
     const Slice own = slices[static_cast<std::size_t>(rank())];
     for (int step = 1; step < size() && own.numel > 0; ++step)
-      works.push_back(
-          send(flat.narrow(0, own.offset, own.numel), (rank() + step) % size(), tag));
+      works.push_back(send(flat.narrow(0, own.offset, own.numel), (rank() + step) % size(), tag));
     for (const auto& work : works) finish(work);
   }
 
@@ -295,6 +311,13 @@ class GlooGroup final : public Group {
   Worker worker_;  // last member: its thread ends before what it uses
 };
 
+// A handler that the program set itself stays.
+void ignore_broken_pipes() {
+  struct sigaction current {};
+  if (sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL)
+    std::signal(SIGPIPE, SIG_IGN);
+}
+
 bool is_loopback(const std::string& host) {
   return host.empty() || host == "localhost" || host.rfind("127.", 0) == 0 || host == "::1";
 }
@@ -313,6 +336,8 @@ GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>
   else
     options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
   options->threads = 2;
+  // Gloo writes to sockets whose other end may be gone; that is an error to report, not a signal.
+  ignore_broken_pipes();
   try {
     auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
     return std::make_shared<GlooGroup>(std::move(name), rank, size, std::move(gloo), timeout);

@@ -11,10 +11,10 @@ namespace {
 int to_int(const std::string& name, const std::string& text, int least, int most) {
   int value = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  require<ConfigError>(status == std::errc() && end == text.data() + text.size() && value >= least &&
-                           value <= most,
-                       name, "='", text, "' is not a whole number from ", least, " to ", most,
-                       "; start the ranks with 'floe launch', torchrun, srun or mpirun, or set it right");
+  require<ConfigError>(
+      status == std::errc() && end == text.data() + text.size() && value >= least && value <= most,
+      name, "='", text, "' is not a whole number from ", least, " to ", most,
+      "; start the ranks with 'floe launch', torchrun, srun or mpirun, or set it right");
   return value;
 }
 
@@ -111,7 +111,8 @@ Rendezvous find_rendezvous(const ManualInit& init, const Environment& environmen
     r.source = env.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "RANK and WORLD_SIZE";
     r.store_is_external = env.text_or("TORCHELASTIC_USE_AGENT_STORE", "") == "True";
   } else if (env.has("OMPI_COMM_WORLD_RANK")) {
-    fill_ranks(r, env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
+    fill_ranks(r, env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+               "OMPI_COMM_WORLD_LOCAL_RANK");
     r.source = "OpenMPI";
   } else if (env.has("SLURM_PROCID") && env.number_or("SLURM_NTASKS", 1, 1, kMostRanks) > 1) {
     fill_ranks(r, env, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID");
@@ -124,14 +125,13 @@ Rendezvous find_rendezvous(const ManualInit& init, const Environment& environmen
   if (r.host.empty() && r.source == "SLURM")
     r.host = first_slurm_host(
         env.text_or("SLURM_JOB_NODELIST", env.text_or("SLURM_NODELIST", "127.0.0.1")));
-  require<ConfigError>(!r.host.empty() || r.world_size == 1,
-                       "the environment has no MASTER_ADDR, so that ", r.world_size,
-                       " ranks cannot meet; set it to the host of rank 0 (127.0.0.1 on one machine)");
+  require<ConfigError>(
+      !r.host.empty() || r.world_size == 1, "the environment has no MASTER_ADDR, so that ",
+      r.world_size, " ranks cannot meet; set it to the host of rank 0 (127.0.0.1 on one machine)");
   // All ranks of a SLURM job derive the same port from the job's number.
-  const int fallback =
-      env.has("SLURM_JOB_ID") && r.source == "SLURM"
-          ? 20000 + env.number("SLURM_JOB_ID", 0, 2147483647) % 20000
-          : kDefaultPort;
+  const int fallback = env.has("SLURM_JOB_ID") && r.source == "SLURM"
+                           ? 20000 + env.number("SLURM_JOB_ID", 0, 2147483647) % 20000
+                           : kDefaultPort;
   r.port = env.number_or("MASTER_PORT", fallback, 1, 65535);
   return r;
 }

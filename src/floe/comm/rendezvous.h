@@ -10,11 +10,11 @@ namespace floe::comm {
 struct Rendezvous {
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;        // index of the device on this machine
-  std::string host;          // where rank 0's store listens; empty for a single process
+  int local_rank = 0;  // index of the device on this machine
+  std::string host;    // where rank 0's store listens; empty for a single process
   int port = 0;
   bool store_is_external = false;  // torchrun's agent already serves a store at host:port
-  std::string source;        // what said so: "torchrun", "SLURM", ... for the log
+  std::string source;              // what said so: "torchrun", "SLURM", ... for the log
 };
 
 // By hand: `tcp://HOST:PORT` with rank and world size from the configuration.

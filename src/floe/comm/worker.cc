@@ -1,5 +1,6 @@
 #include "floe/comm/worker.h"
 
+#include <exception>
 #include <utility>
 
 namespace floe::comm {
@@ -16,8 +17,8 @@ Worker::~Worker() {
 }
 
 std::future<void> Worker::post(std::function<void()> job) {
-  std::packaged_task<void()> task(std::move(job));
-  auto result = task.get_future();
+  Task task{std::move(job), {}};
+  auto result = task.done.get_future();
   {
     std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(task));
@@ -28,7 +29,7 @@ std::future<void> Worker::post(std::function<void()> job) {
 
 void Worker::loop() {
   for (;;) {
-    std::packaged_task<void()> task;
+    Task task;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
@@ -36,7 +37,17 @@ void Worker::loop() {
       task = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    task();
+    std::exception_ptr failure;
+    try {
+      task.job();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    task.job = nullptr;
+    if (failure)
+      task.done.set_exception(failure);
+    else
+      task.done.set_value();
   }
 }
 

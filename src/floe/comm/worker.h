@@ -18,15 +18,19 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // The future carries what the job threw.
+  // The future carries what the job threw. When it is ready the job, and what it held, is gone.
   std::future<void> post(std::function<void()> job);
 
  private:
+  struct Task {
+    std::function<void()> job;
+    std::promise<void> done;
+  };
   void loop();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::packaged_task<void()>> jobs_;
+  std::deque<Task> jobs_;
   bool stop_ = false;
   std::thread thread_;
 };

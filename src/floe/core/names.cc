@@ -61,4 +61,19 @@ std::string did_you_mean(const std::string& name, const std::vector<std::string>
   return str("; did you mean '", join(near, "' or '"), "'?");
 }
 
+std::string did_you_mean_pattern(const std::string& pattern, const std::vector<std::string>& names) {
+  std::string plain;
+  for (const char c : pattern)
+    if (c != '*' && c != '?') plain += c;
+  while (!plain.empty() && plain.back() == '.') plain.pop_back();
+  while (!plain.empty() && plain.front() == '.') plain.erase(0, 1);
+  std::vector<std::string> parts;
+  for (const auto& name : names)
+    for (std::size_t end = name.find('.');; end = name.find('.', end + 1)) {
+      parts.push_back(name.substr(0, end));
+      if (end == std::string::npos) break;
+    }
+  return did_you_mean(plain, parts);
+}
+
 }  // namespace floe

@@ -16,9 +16,11 @@ at::Tensor hollow(at::IntArrayRef shape, at::ScalarType dtype) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), 0,
                        at::DataPtr(nullptr, at::Device(at::kCPU)), c10::GetCPUAllocator(),
                        /*resizable=*/false);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(dtype));
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      "this parameter has no memory yet; call fully_shard or materialize before it is read");
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                         c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                         c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
   return tensor;
 }
@@ -42,12 +44,12 @@ at::Tensor Module::tie(const std::string& name, const at::Tensor& other) {
 std::string class_name(const torch::nn::Module& module) {
   std::string name = c10::demangle(typeid(module).name());
   // Hooked<torch::nn::LinearImpl, ...> is its first argument for every purpose.
-  if (const auto hooked = name.find("Hooked"); hooked != std::string::npos) {
-    const auto open = name.find('<', hooked);
-    if (open != std::string::npos) name = name.substr(open + 1, name.find_first_of(",>", open) - open - 1);
-  }
+  constexpr std::string_view kHooked = "floe::nn::Hooked<";
+  if (name.starts_with(kHooked))
+    name = name.substr(kHooked.size(), name.find_first_of(",>") - kHooked.size());
   name = name.substr(0, name.find('<'));
-  if (const auto colon = name.rfind("::"); colon != std::string::npos) name = name.substr(colon + 2);
+  if (const auto colon = name.rfind("::"); colon != std::string::npos)
+    name = name.substr(colon + 2);
   if (name.size() > 4 && name.ends_with("Impl")) name.resize(name.size() - 4);
   return name;
 }
@@ -90,7 +92,7 @@ void set_trainable(torch::nn::Module& root, const std::vector<std::string>& patt
     require<ConfigError>(std::any_of(names.begin(), names.end(),
                                      [&](const auto& name) { return glob_match(pattern, name); }),
                          "trainable: '", pattern, "' matches no parameter",
-                         did_you_mean(pattern, names));
+                         did_you_mean_pattern(pattern, names));
   for (auto& parameter : parameters) {
     bool on = glob_match_any(patterns, parameter.name);
     for (const auto& name : parameter.other_names) on = on || glob_match_any(patterns, name);
@@ -102,7 +104,8 @@ void materialize(torch::nn::Module& root, std::uint64_t seed, at::Device device)
   at::AutoGradMode grad_off(false);
   for (auto& parameter : named_parameters(root)) {
     if (is_hollow(parameter.tensor)) {
-      at::Tensor value = at::empty(parameter.tensor.sizes(), parameter.tensor.options().device(device));
+      at::Tensor value =
+          at::empty(parameter.tensor.sizes(), parameter.tensor.options().device(device));
       require(parameter.init != nullptr, "parameter '", parameter.name, "' has no initial values");
       fill(*parameter.init, seed, parameter.name, 0, value.view({-1}));
       parameter.tensor.set_data(value);

@@ -12,9 +12,9 @@ double LrSchedule::factor(std::int64_t step) const {
   if (step < warmup_steps)
     return static_cast<double>(step) / static_cast<double>(std::max<std::int64_t>(1, warmup_steps));
   if (kind == Kind::constant) return 1;
-  const auto after = static_cast<double>(step - warmup_steps);
   const auto span = static_cast<double>(std::max<std::int64_t>(1, total_steps - warmup_steps));
-  if (kind == Kind::linear) return std::max(0.0, 1 - after / span);
+  if (kind == Kind::linear) return std::max(0.0, static_cast<double>(total_steps - step) / span);
+  const auto after = static_cast<double>(step - warmup_steps);
   return std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * after / span)));
 }
 

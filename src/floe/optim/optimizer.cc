@@ -17,7 +17,8 @@ namespace {
 std::vector<std::vector<Range>> all_ranges(const shard::Engine& engine, const DecayRule& rule) {
   check_patterns(engine, rule);
   std::vector<std::vector<Range>> ranges;
-  for (const shard::FlatGroup* group : engine.trainable_groups()) ranges.push_back(ranges_of(*group, rule));
+  for (const shard::FlatGroup* group : engine.trainable_groups())
+    ranges.push_back(ranges_of(*group, rule));
   return ranges;
 }
 
@@ -38,16 +39,19 @@ void check_patterns(const shard::Engine& engine, const DecayRule& rule) {
     require<ConfigError>(std::any_of(names.begin(), names.end(),
                                      [&](const auto& name) { return glob_match(pattern, name); }),
                          "optimizer.decay: '", pattern, "' matches no trainable parameter",
-                         did_you_mean(pattern, names));
+                         did_you_mean_pattern(pattern, names));
 }
 
 std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule) {
   std::vector<Range> ranges;
   for (const shard::Piece& piece : group.pieces()) {
     const auto& parameter = group.parameter(piece.index);
-    const auto chosen = [&](const std::string& name) { return glob_match_any(rule.patterns, name); };
-    const bool decays = rule.patterns.empty() || chosen(parameter.name) ||
-                        std::any_of(parameter.other_names.begin(), parameter.other_names.end(), chosen);
+    const auto chosen = [&](const std::string& name) {
+      return glob_match_any(rule.patterns, name);
+    };
+    const bool decays =
+        rule.patterns.empty() || chosen(parameter.name) ||
+        std::any_of(parameter.other_names.begin(), parameter.other_names.end(), chosen);
     const double decay = decays ? rule.weight_decay : 0;
     if (!ranges.empty() && ranges.back().weight_decay == decay)
       ranges.back().numel += piece.numel;
@@ -79,7 +83,9 @@ void AdamW::step(double lr) {
     states_[g].steps.add_(1);
     for (const Range& range : ranges_[g]) {
       Launch& launch = launches[range.weight_decay];
-      const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, range.first, range.numel); };
+      const auto part = [&](const at::Tensor& whole) {
+        return whole.narrow(0, range.first, range.numel);
+      };
       launch.values.push_back(part(groups[g]->shard()));
       launch.gradients.push_back(part(gradient));
       launch.averages.push_back(part(states_[g].exp_avg));
@@ -88,8 +94,9 @@ void AdamW::step(double lr) {
     }
   }
   for (auto& [decay, launch] : launches)
-    at::_fused_adamw_(launch.values, launch.gradients, launch.averages, launch.squares, {}, launch.steps,
-                      lr, options_.beta1, options_.beta2, decay, options_.eps, /*amsgrad=*/false,
+    at::_fused_adamw_(launch.values, launch.gradients, launch.averages, launch.squares, {},
+                      launch.steps, lr, options_.beta1, options_.beta2, decay, options_.eps,
+                      /*amsgrad=*/false,
                       /*maximize=*/false);
 }
 

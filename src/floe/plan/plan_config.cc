@@ -10,8 +10,8 @@ namespace floe::plan {
 namespace {
 
 // What a configuration for training may have besides, and no plan depends on.
-constexpr std::string_view kOtherBlocks[] = {"run", "data", "phases", "precision", "checkpoint",
-                                             "log"};
+constexpr std::string_view kOtherBlocks[] = {"run",       "data",       "phases",
+                                             "precision", "checkpoint", "log"};
 constexpr std::string_view kOtherModels[] = {"flamingo", "causal_lm"};
 
 // Sizes beyond these are slips of the keyboard, and sums over them would not fit into 64 bits.
@@ -59,9 +59,7 @@ void describe(config::Schema<ModelConfig>& s) {
   size_field(s, "adapter", &C::adapter, 0, kMostWidth,
              "Width of a trainable bottleneck after each layer; 0 is none");
   s.field("tied", &C::tied, "Whether the head shares the embedding's weight");
-  s.field("dropout", &C::dropout, "Share of activations that are dropped")
-      .at_least(0)
-      .less_than(1);
+  s.field("dropout", &C::dropout, "Share of activations that are dropped").at_least(0).less_than(1);
   s.check("heads", [](const C& c) {
     return c.dim % c.heads == 0
                ? ""

@@ -14,7 +14,8 @@ namespace {
 std::string ranks(int count) { return count == 1 ? "1 rank" : str(count, " ranks"); }
 
 std::string percent(std::int64_t part, std::int64_t whole) {
-  const double share = whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
+  const double share =
+      whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
   char text[16];
   std::snprintf(text, sizeof text, "%.*f%%", share < 0.1 ? 3 : share < 10 ? 2 : 1, share);
   return text;
@@ -32,9 +33,9 @@ std::string header(const PlanReport& report) {
   else if (report.frozen_numel == 0)
     out += "all of them train";
   else
-    out += str(format_count(report.trainable_numel), " train (",
-               percent(report.trainable_numel, all), "), ", format_count(report.frozen_numel),
-               " are frozen");
+    out +=
+        str(format_count(report.trainable_numel), " train (", percent(report.trainable_numel, all),
+            "), ", format_count(report.frozen_numel), " are frozen");
 
   const int world = report.plan.world_size;
   const auto sharding = shard_options_of(strategy).strategy;

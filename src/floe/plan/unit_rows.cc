@@ -14,8 +14,10 @@ bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0;
 std::string shape_of(const std::string& name) {
   std::string shape;
   for (const char c : name) {
-    if (!is_digit(c)) shape += c;
-    else if (shape.empty() || shape.back() != '#') shape += '#';
+    if (!is_digit(c))
+      shape += c;
+    else if (shape.empty() || shape.back() != '#')
+      shape += '#';
   }
   return shape;
 }

@@ -54,36 +54,35 @@ OperatorWatch::~OperatorWatch() {
 }
 
 void OperatorWatch::touch(const at::RecordFunction& function) {
-  touched_.clear();
-  for (const c10::IValue& input : function.inputs()) touch(input);
-  if (touched_.empty()) return;
-  for (const std::size_t id : touched_) {
+  std::vector<std::size_t> touched;
+  for (const c10::IValue& input : function.inputs()) find(input, touched);
+  if (touched.empty()) return;
+  for (const std::size_t id : touched) {
     if (std::find(whole_.begin(), whole_.end(), id) != whole_.end()) continue;
-    Unit& unit = *engine_.units_[id];
-    unit.gather(~std::uint64_t{0});
+    engine_.units_[id]->gather(~std::uint64_t{0});
     whole_.push_back(id);
   }
   std::erase_if(whole_, [&](std::size_t id) {
-    if (std::find(touched_.begin(), touched_.end(), id) != touched_.end()) return false;
+    if (std::find(touched.begin(), touched.end(), id) != touched.end()) return false;
     engine_.units_[id]->drop(~std::uint64_t{0});
     return true;
   });
 }
 
-void OperatorWatch::touch(const c10::IValue& value) {
+void OperatorWatch::find(const c10::IValue& value, std::vector<std::size_t>& touched) const {
   if (value.isTensor()) {
-    touch(value.toTensor());
+    find(value.toTensor(), touched);
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) touch(tensor);
+    for (const at::Tensor& tensor : value.toTensorVector()) find(tensor, touched);
   }
 }
 
-void OperatorWatch::touch(const at::Tensor& tensor) {
+void OperatorWatch::find(const at::Tensor& tensor, std::vector<std::size_t>& touched) const {
   if (!tensor.defined() || !tensor.has_storage()) return;
   const auto found = unit_of_storage_.find(tensor.storage().unsafeGetStorageImpl());
   if (found == unit_of_storage_.end()) return;
-  if (std::find(touched_.begin(), touched_.end(), found->second) == touched_.end())
-    touched_.push_back(found->second);
+  if (std::find(touched.begin(), touched.end(), found->second) == touched.end())
+    touched.push_back(found->second);
 }
 
 void OperatorWatch::release_all() {

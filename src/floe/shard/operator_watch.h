@@ -29,18 +29,19 @@ class OperatorWatch {
   OperatorWatch(const OperatorWatch&) = delete;
   OperatorWatch& operator=(const OperatorWatch&) = delete;
 
+  // Called from every thread that runs operators; only the model's own reach parameters.
   void touch(const at::RecordFunction& function);
   // Lets go of everything.
   void release_all();
 
  private:
-  void touch(const c10::IValue& value);
-  void touch(const at::Tensor& tensor);
+  // The watched units whose parameters are among the value's tensors.
+  void find(const c10::IValue& value, std::vector<std::size_t>& touched) const;
+  void find(const at::Tensor& tensor, std::vector<std::size_t>& touched) const;
 
   Engine& engine_;
   std::unordered_map<const c10::StorageImpl*, std::size_t> unit_of_storage_;
-  std::vector<std::size_t> whole_;    // watched units that are gathered now
-  std::vector<std::size_t> touched_;  // by the operator at hand
+  std::vector<std::size_t> whole_;  // watched units that are gathered now
   at::CallbackHandle handle_ = 0;
 };
 

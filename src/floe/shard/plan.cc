@@ -57,10 +57,10 @@ std::vector<const Place*> select(const std::vector<Place>& places, const std::st
     classes.insert(nn::class_name(*place.module));
     names.push_back(place.name);
   }
-  const std::vector<std::string> candidates =
-      is_pattern(entry) ? names : std::vector<std::string>(classes.begin(), classes.end());
-  throw ConfigError(str(key, ": '", entry, "' matches no module", did_you_mean(entry, candidates),
-                        " (classes in this model: ", join(classes), ")"));
+  const std::string near = is_pattern(entry)
+                               ? did_you_mean_pattern(entry, names)
+                               : did_you_mean(entry, {classes.begin(), classes.end()});
+  throw ConfigError(str(key, ": '", entry, "' matches no module", near, " (classes in this model: ", join(classes), ")"));
 }
 
 std::int64_t own_numel(torch::nn::Module& module) {
@@ -97,7 +97,7 @@ class Planner {
           return glob_match(pattern, name);
         });
         require<ConfigError>(any, "trainable: '", pattern, "' matches no parameter",
-                             did_you_mean(pattern, names));
+                             did_you_mean_pattern(pattern, names));
       }
     }
     for (auto& p : named) {

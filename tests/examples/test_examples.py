@@ -1,0 +1,58 @@
+"""Every example runs on two real ranks, and the demo says what it promises."""
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BIN = Path(os.environ["FLOE_BIN_DIR"])
+SOURCE = Path(os.environ["FLOE_SOURCE_DIR"])
+
+
+def launch(program, ranks=2):
+    return subprocess.run([BIN / "floe", "launch", "-n", str(ranks), "--exec", BIN / program],
+                          capture_output=True, text=True, timeout=240)
+
+
+def losses(text):
+    return [float(x) for x in re.findall(r"loss ([0-9.]+)", text)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_shard_mlp(ranks):
+    done = launch("shard_mlp", ranks)
+    assert done.returncode == 0, done.stderr
+    values = losses(done.stdout)
+    assert len(values) == 4 and values[-1] < values[0]
+    assert len(re.findall(r"holds .* between steps", done.stdout)) == ranks
+
+
+def test_shard_mlp_is_short():
+    assert len((SOURCE / "examples" / "shard_mlp.cc").read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "examples").glob("*.cc")), ids=lambda p: p.name)
+def test_examples_are_short(path):
+    assert len(path.read_text().splitlines()) < 150
+
+
+def test_foreign_encoder():
+    done = launch("foreign_encoder")
+    assert done.returncode == 0, done.stderr
+    hooked = losses("\n".join(l for l in done.stdout.splitlines() if "hooked" in l))
+    closed = losses("\n".join(l for l in done.stdout.splitlines() if "closed" in l))
+    assert len(hooked) == 2 and len(closed) == 2
+    assert hooked[1] < hooked[0] and closed[1] < closed[0]
+
+
+def test_demo():
+    done = subprocess.run(["bash", SOURCE / "examples" / "demo.sh"], capture_output=True, text=True,
+                          timeout=300, env={**os.environ, "FLOE_BIN_DIR": str(BIN)})
+    assert done.returncode == 0, done.stderr
+    assert "Each rank holds" in done.stdout
+    values = losses(done.stdout)
+    assert values[-1] < 0.8 * values[0]
+    agree, percent = re.search(r"losses agree to ([0-9.e+-]+), and a rank needs (\d+)%", done.stdout).groups()
+    assert float(agree) <= 1e-5
+    assert int(percent) < 85

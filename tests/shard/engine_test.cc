@@ -1,0 +1,431 @@
+// What fully_shard promises besides parity: policies and their errors, first values, tied and shared
+// modules, skipped units, foreign modules, mixed precision, files as a source.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/transformercoder.h>
+#include <torch/nn/modules/transformerlayer.h>
+
+#include <filesystem>
+
+#include "floe/comm/world.h"
+#include "floe/core/error.h"
+#include "floe/io/safetensors.h"
+#include "floe/io/safetensors_writer.h"
+#include "floe/models/transformer.h"
+#include "floe/nn/hooked.h"
+#include "floe/optim/optimizer.h"
+#include "floe/shard/engine.h"
+#include "tests/support/counter.h"
+#include "tests/support/ranks.h"
+
+namespace floe {
+namespace {
+
+const models::TransformerSize kSize{.vocab = 50, .dim = 16, .layers = 3, .heads = 2, .context = 8};
+
+shard::ShardOptions options_for(std::shared_ptr<comm::World> world) {
+  shard::ShardOptions options;
+  options.world = std::move(world);
+  return options;
+}
+
+template <class F>
+std::string config_error(F&& f) {
+  try {
+    f();
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+// ---- policies ----
+
+std::string unit_names(const shard::Policy& policy, shard::ShardOptions options = {}) {
+  models::Transformer model(kSize);
+  std::vector<std::string> names;
+  for (const auto& unit : shard::make_plan(model, policy, options, 2).units) names.push_back(unit.label());
+  return join(names, " ");
+}
+
+TEST(Policy, ByClassByPatternBySizeAndTogether) {
+  EXPECT_EQ(unit_names({.units = {"DecoderLayer"}}), "layers.0 layers.1 layers.2 (root)");
+  EXPECT_EQ(unit_names({.units = {"layers.[02]"}}), "layers.0 layers.2 (root)");
+  EXPECT_EQ(unit_names({.units = {"layers.1", "Embedding"}}), "embed positions layers.1 (root)");
+  EXPECT_EQ(unit_names({.units = {"DecoderLayer", "*.attention"}}),
+            "layers.0 layers.0.attention layers.1 layers.1.attention layers.2 layers.2.attention (root)");
+  // 3264 elements a layer: the layers themselves are the smallest modules that reach 3000.
+  EXPECT_EQ(unit_names({.min_unit_numel = 3000}), "layers.0 layers.1 layers.2 (root)");
+  EXPECT_EQ(unit_names({.units = {"DecoderLayer"}, .lone_unit_numel = 500}),
+            "embed layers.0 layers.1 layers.2 head (root)");
+}
+
+TEST(Policy, ThatMatchesNothingIsAnErrorWithNearNames) {
+  EXPECT_EQ(config_error([] { unit_names({.units = {"DecoderLayers"}}); }),
+            "strategy.units: 'DecoderLayers' matches no module; did you mean 'DecoderLayer'? (classes in "
+            "this model: Attention, DecoderLayer, Dropout, Embedding, LayerNorm, Linear, List)");
+  EXPECT_NE(config_error([] { unit_names({.units = {"layer.*"}}); }).find("did you mean 'layers'"),
+            std::string::npos);
+  shard::ShardOptions options;
+  options.trainable = {{"layers.*", "hed.*"}};
+  EXPECT_EQ(config_error([&] { unit_names({}, options); }),
+            "trainable: 'hed.*' matches no parameter; did you mean 'head'?");
+  options.trainable.reset();
+  options.activation_checkpointing = {"Attentoin"};
+  EXPECT_NE(config_error([&] { unit_names({}, options); }).find("did you mean 'Attention'"), std::string::npos);
+  options.activation_checkpointing.clear();
+  options.unit_strategies = {{"DecoderLayr", shard::Strategy::no_shard}};
+  EXPECT_NE(config_error([&] { unit_names({.units = {"DecoderLayer"}}, options); })
+                .find("did you mean 'DecoderLayer'"),
+            std::string::npos);
+  options.unit_strategies.clear();
+  options.strategy = shard::Strategy::hybrid;
+  options.hybrid_shard_size = 3;
+  EXPECT_NE(config_error([&] { unit_names({}, options); }).find("does not divide the 2 ranks"), std::string::npos);
+}
+
+TEST(Policy, StrategyPerUnit) {
+  models::Transformer model(kSize);
+  shard::ShardOptions options;
+  options.unit_strategies = {{"layers.0", shard::Strategy::no_shard},
+                             {"DecoderLayer", shard::Strategy::shard_grad_op}};
+  const auto plan = shard::make_plan(model, {.units = {"DecoderLayer"}}, options, 4);
+  EXPECT_EQ(plan.groups[plan.units[0].groups[0]].shard_size, 1);
+  EXPECT_EQ(plan.groups[plan.units[1].groups[0]].strategy, shard::Strategy::shard_grad_op);
+  EXPECT_EQ(plan.groups[plan.units[3].groups[0]].strategy, shard::Strategy::full_shard);
+}
+
+TEST(Layout, SlicesCoverEverythingOnceForAnyWorld) {
+  for (int world = 1; world <= 9; ++world) {
+    const shard::FlatLayout layout({7, 1, 64, 3, 0, 20}, world);
+    EXPECT_EQ(layout.padded_numel() % world, 0);
+    EXPECT_LT(layout.padded_numel() - layout.numel(), world);
+    std::vector<int> seen(95, 0);
+    for (int rank = 0; rank < world; ++rank)
+      for (const auto& piece : layout.pieces(rank))
+        for (std::int64_t i = 0; i < piece.numel; ++i) {
+          const auto flat = layout.offset(piece.index) + piece.first + i;
+          EXPECT_EQ(flat, rank * layout.shard_numel() + piece.shard_offset + i);
+          seen[static_cast<std::size_t>(flat)] += 1;
+        }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), 95);
+  }
+}
+
+// ---- first values ----
+
+std::map<std::string, at::Tensor> all_values(shard::Engine& engine) {
+  std::map<std::string, at::Tensor> values;
+  for (const auto& p : engine.plan().parameters) values[p.name] = engine.full_parameter(p.name);
+  return values;
+}
+
+void first_values_do_not_depend_on_the_world() {
+  auto world = comm::World::join();
+  models::Transformer whole(kSize);
+  nn::materialize(whole, 42);
+  auto model = std::make_shared<models::Transformer>(kSize);
+  auto options = options_for(world);
+  options.seed = 42;
+  auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
+  for (const auto& p : nn::named_parameters(whole))
+    EXPECT_TRUE(engine->full_parameter(p.name).equal(p.tensor.detach())) << p.name;
+}
+TEST_RANKS(FirstValues, OneRank, 1) { first_values_do_not_depend_on_the_world(); }
+TEST_RANKS(FirstValues, TwoRanks, 2) { first_values_do_not_depend_on_the_world(); }
+TEST_RANKS(FirstValues, ThreeRanks, 3) { first_values_do_not_depend_on_the_world(); }
+TEST_RANKS(FirstValues, FourRanks, 4) { first_values_do_not_depend_on_the_world(); }
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/floe-engine-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+void write_weights(const std::string& path, models::Transformer& model, const std::string& wrong = "") {
+  SafetensorsWriter writer(path);
+  const auto parameters = nn::named_parameters(model);
+  for (const auto& p : parameters) {
+    auto shape = p.tensor.sizes().vec();
+    if (p.name == wrong) std::swap(shape[0], shape[1]);
+    writer.declare(p.name, DType::f32, shape);
+  }
+  for (const auto& p : parameters) {
+    const at::Tensor value = p.tensor.detach().contiguous();
+    writer.write(p.name, {static_cast<const std::byte*>(value.const_data_ptr()), value.nbytes()});
+  }
+  writer.finish();
+}
+
+TEST(FirstValues, ComeFromFilesByteRangesOnly) {
+  const Folder folder;
+  models::Transformer original(kSize);
+  nn::materialize(original, 5);
+  write_weights(folder.path + "/w.safetensors", original);
+  for (int rank = 0; rank < 4; ++rank) {
+    auto source = open_tensors(folder.path + "/w.safetensors");
+    auto options = options_for(comm::World::fake(rank, 4));
+    options.source = source.get();
+    auto model = std::make_shared<models::Transformer>(kSize);
+    auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
+    const auto held = engine->plan().held();
+    EXPECT_LE(source->bytes_read(), static_cast<std::uint64_t>(held.trainable_shards));
+    for (const auto& group : engine->groups())
+      for (const auto& piece : group->pieces()) {
+        const auto& p = group->parameter(piece.index);
+        const auto expected = original.named_parameters()[p.name].detach().view({-1});
+        EXPECT_TRUE(group->shard().narrow(0, piece.shard_offset, piece.numel)
+                        .equal(expected.narrow(0, piece.first, piece.numel)))
+            << p.name;
+      }
+  }
+}
+
+TEST(FirstValues, MisshapenTensorsAreReportedByName) {
+  const Folder folder;
+  models::Transformer original(kSize);
+  nn::materialize(original, 5);
+  write_weights(folder.path + "/w.safetensors", original, "embed.weight");
+  auto source = open_tensors(folder.path + "/w.safetensors");
+  auto options = options_for(comm::World::fake(0, 2));
+  options.source = source.get();
+  auto model = std::make_shared<models::Transformer>(kSize);
+  try {
+    shard::fully_shard(model, {}, options);
+    FAIL() << "no error";
+  } catch (const DataError& e) {
+    EXPECT_STREQ(e.what(),
+                 "the weights do not fit the model: 'embed.weight' has shape [16, 50] in the file and "
+                 "[50, 16] in the model");
+  }
+}
+
+// ---- shapes of models ----
+
+struct Shared : nn::Module {
+  Shared() {
+    a = child<nn::Linear>("a", 8, 8);
+    register_module("again", a.ptr());  // one module under two parents counts once
+    b = child<nn::Linear>("b", 8, 8);
+  }
+  at::Tensor forward(const at::Tensor& x) { return b(a(at::tanh(a(x)))); }
+  nn::Ptr<nn::Linear> a, b;
+};
+
+TEST(Models, AModuleUnderTwoNamesCountsOnceAndMayRunTwice) {
+  auto reference = std::make_shared<Shared>();
+  nn::materialize(*reference, 0);
+  auto model = std::make_shared<Shared>();
+  auto engine = shard::fully_shard(model, {.units = {"Linear"}}, options_for(comm::World::fake(0, 1)));
+  EXPECT_EQ(engine->plan().parameters.size(), 4U);
+  EXPECT_EQ(engine->plan().units.size(), 3U);
+  const at::Tensor x = at::randn({3, 8});
+  for (int step = 0; step < 2; ++step) {
+    nn::call(*reference, x).pow(2).sum().backward();
+    nn::call(*model, x).pow(2).sum().backward();
+    EXPECT_TRUE(engine->full_gradient("again.weight").equal(reference->a->weight.grad()));
+    engine->clear_gradients();
+    reference->zero_grad();
+  }
+}
+
+struct Choosy : nn::Module {
+  Choosy() {
+    for (int i = 0; i < 3; ++i) parts.push_back(child<nn::Linear>("part" + std::to_string(i), 6, 6));
+  }
+  at::Tensor forward(at::Tensor x, int skipped) {
+    for (int i = 0; i < 3; ++i)
+      if (i != skipped) x = at::tanh(parts[static_cast<std::size_t>(i)](x));
+    return x;
+  }
+  std::vector<nn::Ptr<nn::Linear>> parts;
+};
+
+TEST_RANKS(Models, UnitsMayBeSkippedOnAllRanks, 2) {
+  auto world = comm::World::join();
+  Choosy reference;
+  nn::materialize(reference, 1);
+  auto model = std::make_shared<Choosy>();
+  auto options = options_for(world);
+  options.seed = 1;
+  auto engine = shard::fully_shard(model, {.units = {"Linear"}}, options);
+  optim::AdamW optimizer(*engine, {});
+  const at::Tensor x = at::ones({2, 6});
+  for (int step = 0; step < 6; ++step) {
+    const int skipped = step % 3;
+    const auto before = all_values(*engine);
+    nn::call(*model, x, skipped).sum().backward();
+    EXPECT_TRUE(engine->agree().finite);
+    for (int i = 0; i < 3; ++i)
+      EXPECT_EQ(engine->full_gradient("part" + std::to_string(i) + ".weight").defined(), i != skipped);
+    optimizer.step(1e-2);
+    engine->clear_gradients();
+    for (int i = 0; i < 3; ++i) {
+      const std::string name = "part" + std::to_string(i) + ".weight";
+      EXPECT_EQ(engine->full_parameter(name).equal(before.at(name)), i == skipped) << name;
+    }
+  }
+}
+
+TEST(Models, TiedWeightsAreOneGroupOfTwoUnits) {
+  auto size = kSize;
+  size.tied = true;
+  auto model = std::make_shared<models::Transformer>(size);
+  auto engine = shard::fully_shard(model, {.units = {"DecoderLayer", "Embedding", "Linear"}},
+                                   options_for(comm::World::fake(0, 2)));
+  int tied = 0;
+  for (const auto& group : engine->plan().groups)
+    if (group.units.size() > 1) {
+      tied += 1;
+      EXPECT_EQ(group.parameters.size(), 1U);
+      EXPECT_EQ(engine->plan().parameters[group.parameters[0]].name, "embed.weight");
+    }
+  EXPECT_EQ(tied, 1);
+}
+
+// ---- mixed precision ----
+
+TEST(Precision, DtypesOfShardsParametersGradientsAndBuffers) {
+  auto model = std::make_shared<models::Transformer>(kSize);
+  model->register_buffer("table", at::ones({3}, at::kDouble));
+  auto options = options_for(comm::World::fake(0, 2));
+  options.trainable = {{"layers.1.*"}};
+  options.mixed_precision = {at::kBFloat16, at::kFloat, at::kFloat};
+  auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
+  EXPECT_EQ(model->named_buffers()["table"].scalar_type(), at::kFloat);
+  const at::Tensor ids = at::randint(0, 50, {2, 8}, at::kLong);
+  models::next_token_loss(nn::call(*model, ids), ids).backward();
+  for (const auto& group : engine->groups()) {
+    EXPECT_EQ(group->leaf(0).scalar_type(), at::kBFloat16);
+    EXPECT_EQ(group->shard().scalar_type(), group->plan().trainable ? at::kFloat : at::kBFloat16);
+    EXPECT_EQ(group->gradient().defined(), group->plan().trainable);
+    if (group->gradient().defined()) {
+      EXPECT_EQ(group->gradient().scalar_type(), at::kFloat);
+    }
+  }
+}
+
+TEST(Precision, FrozenStorageHasADtypeOfItsOwn) {
+  models::Transformer model(kSize);
+  shard::ShardOptions options;
+  options.trainable = {{"head.weight"}};
+  options.frozen.dtype = at::kBFloat16;
+  const auto plan = shard::make_plan(model, {}, options, 2);
+  for (const auto& group : plan.groups)
+    EXPECT_EQ(group.storage_dtype, group.trainable ? at::kFloat : at::kBFloat16);
+}
+
+// ---- foreign modules ----
+
+torch::nn::TransformerEncoderLayerOptions layer_options() {
+  return torch::nn::TransformerEncoderLayerOptions(16, 2).dim_feedforward(32).dropout(0.0);
+}
+
+TEST_RANKS(Foreign, HookedAndWatchedGiveTheSameAsUnsharded, 2) {
+  auto world = comm::World::join();
+  at::manual_seed(3);
+  torch::nn::TransformerEncoder plain(
+      torch::nn::TransformerEncoderOptions(torch::nn::TransformerEncoderLayer(layer_options()), 3));
+  at::manual_seed(3);
+  torch::nn::TransformerEncoder watched(
+      torch::nn::TransformerEncoderOptions(torch::nn::TransformerEncoderLayer(layer_options()), 3));
+  auto options = options_for(world);
+  options.watch_operators = true;
+  options.trainable = {{"layers.1.*"}};
+  for (auto& item : plain->named_parameters())
+    item.value().requires_grad_(item.key().starts_with("layers.1."));
+  auto engine = shard::fully_shard(watched.ptr(), {.units = {"TransformerEncoderLayer"}}, options);
+  test::CountingObserver counts;
+  engine->add_observer(&counts);
+  optim::Sgd optimizer(*engine, {});
+  at::manual_seed(9);  // both ranks see the same data, so the average is each one's gradient
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor x = at::randn({5, 2, 16});
+    const at::Tensor a = plain->forward(x).pow(2).mean(), b = watched->forward(x).pow(2).mean();
+    EXPECT_EQ(a.item<double>(), b.item<double>());
+    a.backward();
+    b.backward();
+    EXPECT_TRUE(engine->agree().finite);
+    for (auto& item : plain->named_parameters()) {
+      const at::Tensor gradient = engine->full_gradient(item.key());
+      ASSERT_EQ(gradient.defined(), item.value().requires_grad()) << item.key();
+      if (gradient.defined()) {
+        EXPECT_TRUE(gradient.equal(item.value().grad())) << item.key();
+      }
+    }
+    optimizer.step(0.1);
+    engine->clear_gradients();
+    const at::NoGradGuard no_grad;
+    for (auto& p : plain->parameters())
+      if (p.grad().defined()) {
+        p.add_(p.grad(), -0.1);
+        p.mutable_grad().reset();
+      }
+    EXPECT_EQ(engine->memory().pool_used, 0) << "watched units are released after backward";
+  }
+  EXPECT_GT(counts.gathers().count, 0);
+}
+
+TEST(Foreign, AUnitWithoutABoundaryIsRefusedWithTheWayOut) {
+  torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+  const std::string message = config_error([&] {
+    shard::fully_shard(model.ptr(), {.units = {"Linear"}}, options_for(comm::World::fake(0, 2)));
+  });
+  EXPECT_EQ(message,
+            "unit '0' is a foreign Linear without a boundary; make it an nn::Hooked<...>, or set "
+            "watch_operators");
+}
+
+TEST(Foreign, MemoryOfAForeignModuleIsFreedAsItIsSliced) {
+  auto model = std::make_shared<nn::Hooked<torch::nn::LinearImpl>>(64, 64);
+  const at::Tensor before = model->weight.detach().clone();
+  auto engine = shard::fully_shard(model, {}, options_for(comm::World::fake(1, 4)));
+  EXPECT_EQ(model->weight.storage().nbytes(), 0U) << "only the slice is left";
+  const auto& group = *engine->groups()[0];
+  EXPECT_TRUE(group.shard().narrow(0, 0, 1024).equal(before.view({-1}).narrow(0, 1040, 1024)));
+}
+
+// ---- gradients without a graph ----
+
+TEST(Backward, AGraphThatIsDiscardedReleasesWhatItKept) {
+  auto model = std::make_shared<models::Transformer>(kSize);
+  auto options = options_for(comm::World::fake(0, 2));
+  options.strategy = shard::Strategy::shard_grad_op;
+  auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
+  const at::Tensor ids = at::randint(0, 50, {2, 8}, at::kLong);
+  {
+    const at::Tensor logits = nn::call(*model, ids);
+    EXPECT_GT(engine->memory().pool_used, 0);
+  }
+  EXPECT_EQ(engine->memory().pool_used, 0);
+}
+
+TEST(Backward, EvaluationWithoutGradientsReleasesEverything) {
+  auto model = std::make_shared<models::Transformer>(kSize);
+  auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options_for(comm::World::fake(0, 2)));
+  const at::NoGradGuard no_grad;
+  const at::Tensor ids = at::randint(0, 50, {2, 8}, at::kLong);
+  for (int i = 0; i < 3; ++i) {
+    nn::call(*model, ids);
+    EXPECT_EQ(engine->memory().pool_used, 0);
+  }
+}
+
+TEST(Backward, ParameterNamesAndTypesStayAsTheyAre) {
+  auto model = std::make_shared<models::Transformer>(kSize);
+  std::vector<std::string> before;
+  for (const auto& item : model->named_parameters()) before.push_back(item.key());
+  auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options_for(comm::World::fake(0, 2)));
+  std::vector<std::string> after;
+  for (const auto& item : model->named_parameters()) after.push_back(item.key());
+  EXPECT_EQ(before, after);
+}
+
+}  // namespace
+}  // namespace floe
