@@ -73,6 +73,24 @@ TEST(Join, AnotherRankNeverComes) {
   EXPECT_LT(clock.seconds(), 15);
 }
 
+// A write to a rank that is gone must end in an error, not end the process without a word.
+TEST_RANKS(Join, ABrokenPipeIsNoSignal, 2) {
+  const auto handler = [] {
+    struct sigaction current {};
+    sigaction(SIGPIPE, nullptr, &current);
+    return current.sa_handler;
+  };
+  const sighandler_t own = [](int) {};
+  signal(SIGPIPE, process_environment()("RANK") == "0" ? own : SIG_DFL);
+  auto world = join_with(30s);
+  if (world->rank() == 0) {
+    EXPECT_EQ(handler(), own) << "a handler of the program stays";
+  } else {
+    EXPECT_EQ(handler(), SIG_IGN);
+  }
+  world->group()->barrier("done");
+}
+
 using Collective = std::function<void(Group&)>;
 
 const std::vector<std::pair<std::string, Collective>>& collectives() {
@@ -116,7 +134,9 @@ void one_never_calls(std::size_t which) {
   EXPECT_FALSE(has(text, "Exception raised from")) << text;
   EXPECT_LT(clock.seconds(), 12);
   world->publish(str("done/", world->rank()), "yes");
-  if (world->rank() == 0) EXPECT_TRUE(world->lookup("done/1", 20s));
+  if (world->rank() == 0) {
+    EXPECT_TRUE(world->lookup("done/1", 20s));  // the board must outlive its readers
+  }
 }
 
 TEST_RANKS(Timeout, AllGather, 3) { one_never_calls(0); }

@@ -101,8 +101,9 @@ TEST(Init, OtherDtypesAreTheSameNumbersRounded) {
     const at::Tensor a = filled(init, 5, 3001);
     for (const auto dtype : {at::kBFloat16, at::kHalf})
       EXPECT_TRUE(filled(init, 5, 3001, "w", 5, dtype).equal(a.to(dtype)));
-    if (init.kind != Init::Kind::constant)
+    if (init.kind != Init::Kind::constant) {
       EXPECT_TRUE(filled(init, 5, 3001, "w", 5, at::kDouble).equal(a.to(at::kDouble)));
+    }
   }
   // Longer than the buffer that values of other dtypes pass through.
   constexpr std::int64_t kLong = (std::int64_t{1} << 22) + 5;

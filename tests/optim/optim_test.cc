@@ -262,8 +262,9 @@ TEST(Ranges, EveryElementHasItsParametersDecay) {
       for (std::size_t i = 0; i < ranges.size(); ++i) {
         EXPECT_EQ(ranges[i].first, static_cast<std::int64_t>(got.size())) << "without gaps";
         EXPECT_GT(ranges[i].numel, 0);
-        if (i > 0)
+        if (i > 0) {
           EXPECT_NE(ranges[i].weight_decay, ranges[i - 1].weight_decay) << "neighbours join";
+        }
         got.insert(got.end(), static_cast<std::size_t>(ranges[i].numel), ranges[i].weight_decay);
       }
       EXPECT_EQ(got, expected);

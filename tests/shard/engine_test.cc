@@ -71,7 +71,7 @@ TEST(Policy, ThatMatchesNothingIsAnErrorWithNearNames) {
   shard::ShardOptions options;
   options.trainable = {{"layers.*", "hed.*"}};
   EXPECT_EQ(config_error([&] { unit_names({}, options); }),
-            "trainable: 'hed.*' matches no parameter; did you mean 'head'?");
+            "train.trainable: 'hed.*' matches no parameter; did you mean 'head'?");
   options.trainable.reset();
   options.activation_checkpointing = {"Attentoin"};
   EXPECT_NE(config_error([&] { unit_names({}, options); }).find("did you mean 'Attention'"), std::string::npos);

@@ -432,7 +432,9 @@ void check_validation(const std::shared_ptr<comm::World>& world, const Validatio
     }
     EXPECT_EQ(turns, 3);
     EXPECT_EQ(done, mine);
-    if (v.strategy == Strategy::full_shard) EXPECT_EQ(trained.engine->memory().pool_used, 0);
+    if (v.strategy == Strategy::full_shard) {
+      EXPECT_EQ(trained.engine->memory().pool_used, 0);
+    }
   }
   const at::AutoGradMode grad_on(true);
   for (int step = v.steps_before; step < v.steps_before + 2; ++step) trained.step(step);
@@ -476,8 +478,9 @@ void check_discarded(const std::shared_ptr<comm::World>& world, Strategy strateg
   for (int step = 1; step < 4; ++step) {
     {
       const at::Tensor loss = trained.loss(50 + step);
-      if (step == 1)
+      if (step == 1) {
         EXPECT_GT(trained.engine->memory().pool_used, 0) << "something waits for backward";
+      }
     }
     EXPECT_LE(trained.engine->memory().pool_used, prefetch * ahead) << "step " << step;
     trained.step(step);

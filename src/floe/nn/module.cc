@@ -91,7 +91,7 @@ void set_trainable(torch::nn::Module& root, const std::vector<std::string>& patt
   for (const auto& pattern : patterns)
     require<ConfigError>(std::any_of(names.begin(), names.end(),
                                      [&](const auto& name) { return glob_match(pattern, name); }),
-                         "trainable: '", pattern, "' matches no parameter",
+                         "train.trainable: '", pattern, "' matches no parameter",
                          did_you_mean_pattern(pattern, names));
   for (auto& parameter : parameters) {
     bool on = glob_match_any(patterns, parameter.name);

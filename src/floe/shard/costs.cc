@@ -12,10 +12,24 @@ std::int64_t element_size(c10::ScalarType dtype) {
   return static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
-std::int64_t gathered_bytes_of(const ShardPlan& plan, const PlannedUnit& unit) {
-  std::int64_t bytes = 0;
-  for (const std::size_t g : unit.groups) bytes += plan.groups[g].gathered_bytes();
-  return bytes;
+bool is_inside(const PlannedUnit& inner, const PlannedUnit& outer) {
+  return &inner != &outer && (outer.name.empty() || inner.name.starts_with(outer.name + "."));
+}
+
+// The most that is in use at once when `bytes[u]` is in use while unit u runs, its outer units run
+// around it, and the `ahead` units after it are on their way.
+std::int64_t largest_window(const std::vector<PlannedUnit>& units, const std::vector<std::int64_t>& bytes,
+                            int ahead) {
+  std::int64_t largest = 0;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    std::int64_t sum = bytes[u];
+    for (std::size_t next = u + 1; next < units.size() && next <= u + static_cast<std::size_t>(ahead); ++next)
+      if (!is_inside(units[u], units[next])) sum += bytes[next];
+    for (std::size_t outer = 0; outer < units.size(); ++outer)
+      if (is_inside(units[u], units[outer])) sum += bytes[outer];
+    largest = std::max(largest, sum);
+  }
+  return largest;
 }
 
 }  // namespace
@@ -33,70 +47,58 @@ std::int64_t PlannedGroup::gradient_bytes() const {
 }
 
 std::int64_t ShardPlan::pool_bytes() const {
-  // The root is whole while everything else is; of the others two at a time. With shard_grad_op all
-  // that waits for its backward is whole too.
-  std::int64_t always = 0, kept = 0, largest = 0, second = 0, tied = 0;
-  for (const PlannedUnit& unit : units) {
-    const std::int64_t bytes = gathered_bytes_of(*this, unit);
-    if (unit.name.empty()) {
-      always = bytes;
-      continue;
-    }
-    if (bytes > largest) {
-      second = largest;
-      largest = bytes;
-    } else {
-      second = std::max(second, bytes);
-    }
-  }
+  std::vector<std::int64_t> passing(units.size(), 0);
+  std::int64_t kept = 0;  // through the whole forward: for backward, or for another unit that is tied
   for (const PlannedGroup& group : groups) {
-    if (group.keep_until_backward()) kept += group.gathered_bytes();
-    if (group.units.size() > 1) tied += group.gathered_bytes();
+    if (group.units.size() > 1 || (group.keep_until_backward() && group.needed_in_backward))
+      kept += group.gathered_bytes();
+    else
+      passing[group.units.front()] += group.gathered_bytes();
   }
-  return std::max(always + largest + second + tied, kept);
+  return kept + largest_window(units, passing, prefetch);
 }
 
 HeldBytes ShardPlan::held() const {
   HeldBytes held;
-  // The root's parameters lie at both ends of the model, so its buffer stays open through backward;
-  // of the others one fills while one is being reduced.
-  std::int64_t largest = 0, second = 0, root = 0;
+  std::vector<std::int64_t> passing(units.size(), 0);
+  std::int64_t tied = 0;
   for (const PlannedGroup& group : groups) {
     (group.trainable ? held.trainable_shards : held.frozen_shards) += group.shard_bytes();
     if (!group.trainable) continue;
     held.gradient_shards += group.layout.shard_numel() * element_size(group.storage_dtype);
     held.optimizer_state += 2 * group.layout.shard_numel() * element_size(group.storage_dtype);
-    if (group.shard_size == 1 && group.reduce_dtype == group.storage_dtype) continue;
-    if (units[group.units.front()].name.empty() || group.units.size() > 1) {
-      root += group.gradient_bytes();
-    } else if (group.gradient_bytes() > largest) {
-      second = largest;
-      largest = group.gradient_bytes();
-    } else {
-      second = std::max(second, group.gradient_bytes());
-    }
+    const bool in_place =
+        group.shard_size == 1 && group.reduce_dtype == group.storage_dtype && !group.offloaded;
+    if (in_place) continue;
+    (group.units.size() > 1 ? tied : passing[group.units.front()]) += group.gradient_bytes();
   }
-  held.gradient_buffers = root + largest + second;
+  // One buffer fills while the one before is being reduced; those of outer units stay open meanwhile,
+  // because their parameters lie on both sides.
+  held.gradient_buffers = tied + largest_window(units, passing, 1);
   held.pool = pool_bytes();
   return held;
 }
 
+int ShardPlan::gathers_per_step(const PlannedGroup& group) const {
+  if (group.shard_size == 1 || group.gathered_bytes() == 0) return 0;
+  if (!group.needed_in_backward || group.keep_until_backward()) return 1;
+  // The unit whose forward ends last is whole when backward begins, and so are those around it.
+  std::size_t last = units.size() - 1;
+  for (std::size_t u = 0; u + 1 < units.size(); ++u)
+    for (const std::size_t g : units[u].groups)
+      if (groups[g].gathered_bytes() > 0) last = u;
+  const bool stays = std::any_of(group.units.begin(), group.units.end(), [&](std::size_t u) {
+    return u == last || is_inside(units[last], units[u]);
+  });
+  return stays ? 1 : 2;
+}
+
 MovedBytes ShardPlan::moved() const {
   MovedBytes moved;
-  // The unit whose forward ends last stays gathered: units are in forward order, the root spans all.
-  std::size_t last = units.size();
-  for (std::size_t u = 0; u + 1 < units.size(); ++u)
-    if (gathered_bytes_of(*this, units[u]) > 0) last = u;
   for (const PlannedGroup& group : groups) {
-    const std::int64_t bytes = group.gathered_bytes();
-    if (group.shard_size > 1 && bytes > 0) {
-      const bool in_root = units[group.units.front()].name.empty();
-      const bool stays = in_root || group.keep_until_backward() ||
-                         std::find(group.units.begin(), group.units.end(), last) != group.units.end();
-      const int times = 1 + (group.needed_in_backward && !stays ? 1 : 0);
-      moved.gathers += times;
-      moved.gathered += times * bytes;
-    }
+    const int times = gathers_per_step(group);
+    moved.gathers += times;
+    moved.gathered += times * group.gathered_bytes();
     if (!group.trainable) continue;
     if (group.shard_size > 1) {
       moved.reduce_scatters += 1;

@@ -74,6 +74,7 @@ class Planner {
   Planner(torch::nn::Module& root, const Policy& policy, const ShardOptions& options, int world_size)
       : root_(root), policy_(policy), options_(options), places_(places_of(root)) {
     plan_.world_size = world_size;
+    plan_.prefetch = options.prefetch;
   }
 
   ShardPlan make() {
@@ -91,12 +92,15 @@ class Planner {
     auto named = nn::named_parameters(root_);
     if (options_.trainable) {
       std::vector<std::string> names;
-      for (const auto& p : named) names.push_back(p.name);
+      for (const auto& p : named) {
+        names.push_back(p.name);
+        names.insert(names.end(), p.other_names.begin(), p.other_names.end());
+      }
       for (const auto& pattern : *options_.trainable) {
         const bool any = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
           return glob_match(pattern, name);
         });
-        require<ConfigError>(any, "trainable: '", pattern, "' matches no parameter",
+        require<ConfigError>(any, "train.trainable: '", pattern, "' matches no parameter",
                              did_you_mean_pattern(pattern, names));
       }
     }
@@ -258,7 +262,7 @@ class Planner {
       if (!any) {
         std::vector<std::string> names;
         for (const auto& unit : plan_.units) names.push_back(is_pattern(entry) ? unit.name : unit.class_name);
-        throw ConfigError(str("unit_strategies: '", entry, "' matches no unit", did_you_mean(entry, names)));
+        throw ConfigError(str("strategy per unit: '", entry, "' matches no unit", did_you_mean(entry, names)));
       }
     }
   }
@@ -274,7 +278,9 @@ class Planner {
     }
     group.needed_in_backward = false;
     for (const std::size_t i : group.parameters) {
-      const bool above = first_trainable_ >= 0 && static_cast<std::int64_t>(i) > first_trainable_;
+      // A tied parameter is used again further up than its first place.
+      const bool above = first_trainable_ >= 0 && (static_cast<std::int64_t>(i) > first_trainable_ ||
+                                                   owners_[i].size() > 1);
       const bool reads_weights = std::any_of(owners_[i].begin(), owners_[i].end(), [](auto* owner) {
         const auto* own = dynamic_cast<const nn::Module*>(owner);
         return !own || own->weights_in_backward();

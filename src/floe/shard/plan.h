@@ -79,7 +79,7 @@ struct HeldBytes {
   std::int64_t frozen_shards = 0;     // sliced or resident
   std::int64_t gradient_shards = 0;
   std::int64_t optimizer_state = 0;   // AdamW: two fp32 moments
-  std::int64_t pool = 0;              // gathered parameters: the two largest neighbours
+  std::int64_t pool = 0;              // gathered parameters: neighbours and what is around them
   std::int64_t gradient_buffers = 0;  // unsharded gradients: one filling, one being reduced
   std::int64_t between_steps() const { return trainable_shards + frozen_shards + optimizer_state; }
   std::int64_t peak() const { return between_steps() + gradient_shards + pool + gradient_buffers; }
@@ -94,6 +94,7 @@ struct MovedBytes {
 
 struct ShardPlan {
   int world_size = 1;
+  int prefetch = 1;
   std::vector<PlannedParameter> parameters;
   std::vector<PlannedGroup> groups;
   std::vector<PlannedUnit> units;  // in registration order; the root last
@@ -101,8 +102,11 @@ struct ShardPlan {
 
   HeldBytes held() const;
   MovedBytes moved() const;
-  // The memory that gathered parameters may take: two neighbouring units, or what must be whole at
-  // once anyway.
+  // How often a forward and backward gathers the group, from the second step on (the first one cannot
+  // know yet which unit is the last).
+  int gathers_per_step(const PlannedGroup& group) const;
+  // The memory that gathered parameters may take: a unit, those around it and those gathered ahead,
+  // the largest such neighbourhood of the model.
   std::int64_t pool_bytes() const;
   // One line per unit, group and parameter: what ranks must agree on.
   std::vector<std::string> lines() const;

@@ -1,6 +1,7 @@
 #include "floe/shard/residency.h"
 
 #include <algorithm>
+#include <map>
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
@@ -19,14 +20,18 @@ void choose_residents(ShardPlan& plan, const FrozenOptions& options) {
   std::vector<PlannedGroup*> candidates;
   for (PlannedGroup& group : plan.groups) {
     if (group.trainable) continue;
-    used += group.shard_bytes();
+    if (!group.offloaded) used += group.shard_bytes();  // offloaded slices are in host memory
     if (group.shard_size > 1) candidates.push_back(&group);
   }
-  require<ConfigError>(options.memory_budget_bytes >= used, "frozen.memory_budget of ",
+  require<ConfigError>(options.memory_budget_bytes >= used, "strategy.frozen.memory_budget of ",
                        format_bytes(options.memory_budget_bytes), " is below the ", format_bytes(used),
                        " that the frozen slices alone take on a rank; raise it or use more ranks");
-  std::stable_sort(candidates.begin(), candidates.end(), [](const auto* a, const auto* b) {
-    if (a->needed_in_backward != b->needed_in_backward) return a->needed_in_backward;
+  // Bytes that no longer move, per byte of memory: with W ranks a resident copy takes (W-1)/W of the
+  // group more, so the number of gathers decides; then size, for fewer collectives.
+  std::map<const PlannedGroup*, int> gathers;
+  for (const PlannedGroup* group : candidates) gathers[group] = plan.gathers_per_step(*group);
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const auto* a, const auto* b) {
+    if (gathers[a] != gathers[b]) return gathers[a] > gathers[b];
     return a->gathered_bytes() > b->gathered_bytes();
   });
   for (PlannedGroup* group : candidates) {
@@ -36,7 +41,7 @@ void choose_residents(ShardPlan& plan, const FrozenOptions& options) {
     std::vector<std::int64_t> numels;
     for (const std::size_t i : whole.parameters) numels.push_back(plan.parameters[i].numel);
     whole.layout = FlatLayout(std::move(numels), 1);
-    const std::int64_t more = whole.shard_bytes() - group->shard_bytes();
+    const std::int64_t more = whole.shard_bytes() - (group->offloaded ? 0 : group->shard_bytes());
     if (used + more > options.memory_budget_bytes) continue;
     used += more;
     *group = std::move(whole);

@@ -9,8 +9,7 @@ namespace floe::shard {
 void make_resident(PlannedGroup& group);
 
 // Residency::automatic: makes frozen groups resident while all frozen parameters together fit into
-// the budget. A resident byte saves the gathers of its group, so groups that backward gathers again
-// come first, then larger ones (fewer collectives), then registration order.
+// the budget, those first whose residence saves most traffic per byte.
 void choose_residents(ShardPlan& plan, const FrozenOptions& options);
 
 }  // namespace floe::shard
