@@ -3,7 +3,7 @@
 
 #include <c10/core/Device.h>
 
-#include <chrono>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -32,6 +32,8 @@ struct Context {
   Ledger ledger;
   Phase phase = Phase::idle;
   std::vector<Observer*> observers;
+  // Whether the rest of the pass will ask for a buffer of that size.
+  std::function<bool(std::int64_t bytes)> parameter_buffer_ahead, gradient_buffer_ahead;
 
   void tell(Event::Kind kind, std::string_view unit, std::string_view group, std::int64_t bytes,
             double seconds = 0) const {

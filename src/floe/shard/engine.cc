@@ -61,6 +61,16 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, S
       plan_(make_plan(*model_, policy, options_, required(options_.world)->size())),
       context_(options_.world, plan_.pool_bytes(), plan_.held().gradient_buffers),
       alive_(std::make_shared<Engine*>(this)) {
+  context_.parameter_buffer_ahead = [this](std::int64_t bytes) {
+    return any_group_ahead([bytes](const Step&, const FlatGroup& group) {
+      return !group.whole() && group.plan().gathered_bytes() == bytes;
+    });
+  };
+  context_.gradient_buffer_ahead = [this](std::int64_t bytes) {
+    return any_group_ahead([bytes](const Step& step, const FlatGroup& group) {
+      return step.kind == Step::Kind::backward && !group.complete() && group.plan().gradient_bytes() == bytes;
+    });
+  };
   compare_plans(plan_, *context_.world);
   for (const PlannedGroup& group : plan_.groups)
     groups_.push_back(std::make_unique<FlatGroup>(groups_.size(), group, plan_, context_));
@@ -179,11 +189,24 @@ bool Engine::used_again(const FlatGroup& group) const {
   return false;
 }
 
+template <class F>
+bool Engine::any_group_ahead(F&& fits) const {
+  for (const Step* step = schedule_.ahead_begin(); step != schedule_.ahead_end(); ++step) {
+    if (step->kind == Step::Kind::leave) continue;
+    const auto& groups = units_[step->unit]->groups();
+    for (const FlatGroup* group : groups)
+      if (fits(*step, *group)) return true;
+  }
+  return false;
+}
+
 void Engine::end_pass() {
   if (schedule_.open()) schedule_.end();
   context_.phase = Phase::idle;
   if (watch_) watch_->release_all();
   for (auto& group : groups_) group->drop_unused();
+  context_.pool.trim();
+  context_.gradient_pool.trim();
 }
 
 // ---- backward ----

@@ -73,6 +73,7 @@ void FlatGroup::adopt_parameters() {
     if (plan_.trainable) accumulators_.push_back(torch::autograd::impl::grad_accumulator(leaf));
   }
   if (!plan_.in_place()) attach(nullptr);
+  references_at_rest_ = references();
 }
 
 void FlatGroup::set_requires_grad(bool on) {
@@ -135,7 +136,7 @@ void FlatGroup::release(std::string_view unit) {
   if (plan_.in_place() || state_ == State::released) return;
   gather_.wait();
   attach(nullptr);
-  context_.pool.give_back(std::move(buffer_));
+  context_.pool.give_back(std::move(buffer_), context_.parameter_buffer_ahead(plan_.gathered_bytes()));
   buffer_ = at::Tensor();
   state_ = State::released;
   context_.tell(Event::Kind::release, unit, plan_.name, plan_.gathered_bytes());
@@ -189,9 +190,22 @@ void FlatGroup::open_gradient_buffer() {
   if (padding > 0) unreduced_.narrow(0, plan_.layout.numel(), padding).zero_();
 }
 
+bool FlatGroup::take_over(const at::Tensor& gradient) {
+  if (plan_.parameters.size() != 1 || unreduced_.defined() || plan_.layout.padded_numel() != plan_.layout.numel() ||
+      gradient.scalar_type() != plan_.reduce_dtype || !gradient.is_contiguous())
+    return false;
+  if (gradient_in_place() && gradient_.defined()) return false;
+  finish_reduce();
+  unreduced_ = gradient.view({-1});
+  if (gradient_in_place()) gradient_ = unreduced_;
+  return true;
+}
+
 void FlatGroup::close_gradient_buffer() {
   unreduced_ = at::Tensor();
-  if (unreduced_buffer_.defined()) context_.gradient_pool.give_back(std::move(unreduced_buffer_));
+  if (unreduced_buffer_.defined())
+    context_.gradient_pool.give_back(std::move(unreduced_buffer_),
+                                     context_.gradient_buffer_ahead(plan_.gradient_bytes()));
   unreduced_buffer_ = at::Tensor();
   filled_.assign(filled_.size(), false);
 }
@@ -206,6 +220,12 @@ bool FlatGroup::accumulate(std::size_t index) {
   at::Tensor leaf = this->leaf(index);
   at::Tensor& gradient = leaf.mutable_grad();
   if (!gradient.defined()) return false;
+  if (take_over(gradient)) {
+    gradient.reset();
+    filled_[index] = arrived_[index] = dirty_ = true;
+    num_arrived_ = 1;
+    return true;
+  }
   open_gradient_buffer();
   at::Tensor place = unreduced_.narrow(0, plan_.layout.offset(index), plan_.layout.numel(index))
                          .view(parameter(index).shape);

@@ -10,12 +10,13 @@
 //
 // Note [Who needs the parameters in backward]
 // Nobody has to say it: what backward reads, autograd has saved, and what it saved it refers to. If
-// the reference counts of the parameters and of their storage are the same after a forward as
-// before, its backward does without them (an embedding's does), and they are not gathered for it.
+// after a forward the parameters and their storage have no more references than at rest, its backward
+// does without them (an embedding's does), and they are not gathered for it. Any other reference (a
+// graph that is still alive, a handle of the user's) can only make them be gathered needlessly.
 //
 // Note [Gradients]
 // A gradient that autograd has finished is moved into its place in a flat buffer of the reduction's
-// dtype at once and forgotten by the parameter. When the last parameter of the group has arrived, the
+// dtype at once and forgotten by the parameter (a group of one parameter takes it over as it is). When the last parameter of the group has arrived, the
 // buffer is the reduce-scatter's input. At most one reduction is under way while the next buffer
 // fills. Where nothing is sliced and dtypes agree, the buffer is the gradient itself.
 #pragma once
@@ -70,8 +71,8 @@ class FlatGroup {
   // Gives up what was gathered ahead and never used.
   void drop_unused();
 
-  // References to the parameters and their storage, by whoever.
-  std::int64_t references() const;
+  // Whether anybody refers to the parameters or their storage beyond those who always do.
+  bool is_saved() const { return references() > references_at_rest_; }
 
   // Whole copies in storage dtype, for tests and exports. Collective over the shard group.
   at::Tensor gather_values();
@@ -97,11 +98,14 @@ class FlatGroup {
  private:
   enum class State { released, gathering, whole };
 
+  std::int64_t references() const;
   void attach(void* data);
   void release(std::string_view unit);
   // The gradient buffer is the gradient: nothing is sliced, dtypes agree.
   bool gradient_in_place() const;
   void open_gradient_buffer();
+  // Makes the gradient itself the buffer, where it has its size, dtype and layout.
+  bool take_over(const at::Tensor& gradient);
   void close_gradient_buffer();
   at::Tensor gathered(const at::Tensor& slice, const char* what);
 
@@ -115,6 +119,7 @@ class FlatGroup {
   at::Tensor shard_;
   at::Tensor flat_;                       // [padded] over the persistent storage
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  std::int64_t references_at_rest_ = 0;
   State state_ = State::released;
   int holds_ = 0;
   at::Tensor buffer_;                     // from the pool, under the storage

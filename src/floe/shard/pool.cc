@@ -44,9 +44,15 @@ at::Tensor BufferPool::take(std::int64_t bytes) {
   return buffer;
 }
 
-void BufferPool::give_back(at::Tensor buffer) {
+void BufferPool::give_back(at::Tensor buffer, bool keep) {
   used_bytes_ -= size_of(buffer);
-  if (held_bytes_ > capacity_bytes_) {
+  if (!keep)  // then nobody waits for the free ones of that size either
+    std::erase_if(free_, [&](const at::Tensor& other) {
+      if (size_of(other) != size_of(buffer)) return false;
+      held_bytes_ -= size_of(other);
+      return true;
+    });
+  if (!keep || held_bytes_ > capacity_bytes_) {
     held_bytes_ -= size_of(buffer);
     return;
   }

@@ -3,9 +3,10 @@
 // Note [Pool]
 // A buffer is handed out whole and comes back whole. The pool never holds more than its capacity,
 // except when what must be whole at the same time is larger: then it grows, says so once, and the
-// excess is given back as soon as it is free. Requests are served from a free buffer of about the
-// right size, else by a new one while there is room, else by exchanging free buffers for one that
-// fits. Steps repeat, so addresses repeat.
+// excess is given back as soon as it is free. Requests are served from a free buffer of the right
+// size, else by a new one while there is room, else by exchanging free buffers for one that fits. A
+// buffer that nothing ahead in the pass will ask for is freed instead of kept, so idle buffers never
+// stand beside the largest gradient, and between steps a rank holds its slices only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +23,8 @@ class BufferPool {
 
   // A one-dimensional byte tensor of at least that size.
   at::Tensor take(std::int64_t bytes);
-  void give_back(at::Tensor buffer);
+  // `keep`: something of that size will be asked for again soon.
+  void give_back(at::Tensor buffer, bool keep);
   // Whether `take(bytes)` would stay inside the capacity.
   bool has_room(std::int64_t bytes) const;
 

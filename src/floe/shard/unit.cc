@@ -14,18 +14,8 @@ namespace floe::shard {
 // without a backward, what it kept is dropped with it.
 class Unit::Call final : public UnitCall {
  public:
-  explicit Call(Unit& unit) : unit_(&unit) {
-    for (const FlatGroup* group : unit.groups_) references_before_.push_back(group->references());
-  }
+  explicit Call(Unit& unit) : unit_(&unit) {}
   ~Call() override { close(); }
-
-  // Which groups autograd has saved something of since the call began.
-  std::uint64_t find_saved() const {
-    std::uint64_t saved = 0;
-    for (std::size_t i = 0; i < references_before_.size(); ++i)
-      if (unit_->groups_[i]->references() > references_before_[i]) saved |= std::uint64_t{1} << i;
-    return saved;
-  }
 
   bool has_input_node = false;
 
@@ -54,7 +44,6 @@ class Unit::Call final : public UnitCall {
 
  private:
   Unit* unit_;
-  std::vector<std::int64_t> references_before_;
   std::uint64_t needed_ = 0;  // in backward
   std::uint64_t held_ = 0;    // now
 };
@@ -77,6 +66,13 @@ Unit::~Unit() {
 
 std::uint64_t Unit::all_groups() const {
   return groups_.size() == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << groups_.size()) - 1;
+}
+
+std::uint64_t Unit::saved_groups() const {
+  std::uint64_t saved = 0;
+  for (std::size_t i = 0; i < groups_.size(); ++i)
+    if (groups_[i]->is_saved()) saved |= std::uint64_t{1} << i;
+  return saved;
 }
 
 void Unit::gather(std::uint64_t groups) {
@@ -116,7 +112,7 @@ void Unit::after_forward(nn::TensorRefs& outputs) {
 
   std::uint64_t kept = 0;
   if (at::GradMode::is_enabled() && attach_output_node(outputs, call)) {
-    const std::uint64_t needed = plan_.recomputes ? all_groups() : call->find_saved();
+    const std::uint64_t needed = plan_.recomputes ? all_groups() : saved_groups();
     call->expect_backward(needed);
     std::erase_if(waiting_, [](const auto& weak) { return weak.expired(); });
     waiting_.push_back(call);

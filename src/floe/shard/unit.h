@@ -35,6 +35,8 @@ class Unit final : public nn::Boundary {
   class Call;
 
   std::uint64_t all_groups() const;
+  // Those that autograd has saved something of (see Note [Who needs the parameters in backward]).
+  std::uint64_t saved_groups() const;
   void cast(nn::TensorRefs& inputs) const;
 
   std::size_t id_;
