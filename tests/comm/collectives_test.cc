@@ -109,7 +109,7 @@ void check_broadcast(Group& group, std::int64_t numel, at::ScalarType dtype) {
 }
 
 void check_values(Group& group) {
-  // 8192 floats are the largest all-reduce in one trip; 262144 floats are one chunk.
+  // 8192 floats are the largest all-reduce in one trip; 131072 floats are one chunk.
   for (const auto dtype : kDtypes) {
     for (const std::int64_t numel : {0, 1, 7, 4099}) check_all_gather(group, numel, dtype);
     for (const auto reduce : {Reduce::sum, Reduce::average}) {
@@ -121,7 +121,7 @@ void check_values(Group& group) {
     for (const std::int64_t numel : {1, 1001}) check_broadcast(group, numel, dtype);
   }
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const std::int64_t chunk = kMiB / static_cast<std::int64_t>(c10::elementSize(dtype));
+    const std::int64_t chunk = kMiB / 2 / static_cast<std::int64_t>(c10::elementSize(dtype));
     check_all_gather(group, 3 * chunk + 5, dtype);
     for (const std::int64_t numel : {chunk - 1, chunk, chunk + 1, 4 * chunk + 3})
       check_reduce_scatter(group, numel, dtype, Reduce::average);
@@ -214,14 +214,14 @@ TEST_RANKS(Collectives, TrafficCountsCallsAndBytes, 2) {
   EXPECT_EQ(group.traffic().all_reduces, 2);
 }
 
-// Note [Direct collectives]: nothing for an all-gather, two chunks per rank for a sum.
+// Note [Direct collectives]: nothing for an all-gather, two chunks per peer for a sum.
 TEST_RANKS(Collectives, TemporaryMemoryIsTheWindow, 3) {
   auto& memory = diag::MemoryCounter::install();
   auto world = World::join();
   Group& group = *world->group();
-  const std::int64_t numel = 5 * kMiB / 4 + 3;  // 5 chunks and a bit, in fp32
+  const std::int64_t numel = 5 * kMiB / 4 + 3;  // 10 chunks and a bit, in fp32
   const at::Tensor whole = at::ones({3 * numel}), slice = at::ones({numel});
-  const std::int64_t window = 2 * 3 * kMiB;
+  const std::int64_t window = 2 * 2 * kMiB / 2;
   const auto extra = [&](auto&& collective) {
     group.barrier("begin");
     const auto before = memory.current_bytes();

@@ -159,7 +159,7 @@ TEST(Plan, AutoKeepsResidentWhatSavesMostWithinTheBudget) {
                                     .frozen = 844 + 732,
                                     .gradients = 3 * 16,
                                     .optimizer = 2 * 3 * 16,
-                                    .pool = 448 + 2 * (976 + 64),
+                                    .pool = 448 + 976 + 64 + 64,
                                     .buffers = 2 * 64,
                                     // layers.1, which would be gathered twice
                                     .gathers = 8,

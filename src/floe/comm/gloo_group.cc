@@ -26,7 +26,7 @@ using C10dWork = c10::intrusive_ptr<c10d::Work>;
 // weak intrusive pointer would keep that).
 using Part = std::shared_ptr<C10dWork>;
 
-constexpr std::int64_t kChunkBytes = kMiB;
+constexpr std::int64_t kChunkBytes = 512 * kKiB;
 // Below this an all-reduce sends everything to everybody: one trip instead of two.
 constexpr std::int64_t kSmallBytes = 32 * kKiB;
 
@@ -240,7 +240,9 @@ class GlooGroup final : public Group {
 
     const Slice own = slices[static_cast<std::size_t>(rank())];
     const std::int64_t window_numel = std::min(chunk, std::max<std::int64_t>(own.numel, 1));
-    at::Tensor windows = at::empty({2, size(), window_numel}, input.options());
+    // A row per peer: those after this rank move up by one.
+    const auto row = [this](int from) { return from < rank() ? from : from - 1; };
+    at::Tensor windows = at::empty({2, size() - 1, window_numel}, input.options());
     std::array<std::vector<Part>, 2> arriving;
     auto post = [&](std::int64_t c) {
       const std::int64_t numel = std::min(chunk, own.numel - c * chunk);
@@ -249,7 +251,7 @@ class GlooGroup final : public Group {
       for (int step = 1; step < size(); ++step) {
         const int from = (rank() + size() - step) % size();
         works[static_cast<std::size_t>(from)] =
-            receive(windows[c % 2][from].narrow(0, 0, numel), from, tags[c]);
+            receive(windows[c % 2][row(from)].narrow(0, 0, numel), from, tags[c]);
       }
     };
     const std::int64_t chunks = ceil_div(own.numel, chunk);
@@ -264,7 +266,7 @@ class GlooGroup final : public Group {
           sum.add(input.narrow(0, own.offset + c * chunk, numel).const_data_ptr());
         } else {
           finish(arriving[static_cast<std::size_t>(c % 2)][static_cast<std::size_t>(from)]);
-          sum.add(windows[c % 2][from].const_data_ptr());
+          sum.add(windows[c % 2][row(from)].const_data_ptr());
         }
       }
       sum.finish(output.narrow(0, c * chunk, numel).mutable_data_ptr(), divide);

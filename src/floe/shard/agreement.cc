@@ -3,11 +3,12 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <map>
 #include <string>
 
 #include "floe/core/error.h"
+#include "floe/io/tensor_source.h"
 
 namespace floe::shard {
 namespace {
@@ -38,6 +39,12 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
+// A new place on the blackboard for every report, so that none reads what an earlier one left.
+std::string next_board() {
+  static std::atomic<int> count{0};
+  return str("report/", count.fetch_add(1), "/");
+}
+
 // "" when they are the same.
 std::string first_difference(const std::vector<std::string>& mine,
                              const std::vector<std::string>& theirs, int my_rank, int their_rank) {
@@ -51,9 +58,25 @@ std::string first_difference(const std::vector<std::string>& mine,
 
 }  // namespace
 
-void compare_plans(const ShardPlan& plan, comm::World& world) {
+std::vector<std::string> agreed_lines(const ShardPlan& plan, const ShardOptions& options) {
+  std::vector<std::string> lines = plan.lines();
+  const auto& mixed = options.mixed_precision;
+  lines.push_back(str("seed ", options.seed));
+  lines.push_back(str("prefetch ", options.prefetch));
+  lines.push_back(str("cpu_offload ", options.cpu_offload));
+  lines.push_back(str("watch_operators ", options.watch_operators));
+  lines.push_back(str("cast_inputs ", mixed.cast_inputs));
+  lines.push_back(str("buffers in ", mixed.buffer ? c10::toString(*mixed.buffer) : "their own dtype"));
+  for (const PlannedCheckpoint& checkpoint : plan.checkpointed)
+    lines.push_back(str("activation checkpointing of '", checkpoint.name, "'"));
+  if (options.source)
+    for (const auto& name : options.source->names())
+      lines.push_back(str("'", name, "' comes from a file"));
+  return lines;
+}
+
+void compare_plans(const std::vector<std::string>& lines, comm::World& world) {
   if (world.backend() == comm::Backend::fake) return;
-  const auto lines = plan.lines();
   Ledger digest;
   Hash64 hash;
   for (const auto& line : lines) hash.add(line);
@@ -63,11 +86,12 @@ void compare_plans(const ShardPlan& plan, comm::World& world) {
   const auto sums = sum_over_ranks({words.begin(), words.end()}, world, "compare plans");
   if (Ledger::agrees(sums.data(), world.size())) return;
 
-  world.publish(str("plan/", world.rank()), join(lines, "\n"));
+  const std::string board = next_board();
+  world.publish(str(board, world.rank()), join(lines, "\n"));
   std::string difference;
   for (int other = 0; other < world.size() && difference.empty(); ++other) {
     if (other == world.rank()) continue;
-    if (const auto text = world.lookup(str("plan/", other), kReportWait))
+    if (const auto text = world.lookup(str(board, other), kReportWait))
       difference = first_difference(lines, split_lines(*text), world.rank(), other);
   }
   // Nobody leaves before everybody has read: rank 0 may hold the board.
@@ -85,10 +109,11 @@ std::vector<double> sum_with_ledger(const std::vector<double>& values, const Led
   if (world.backend() == comm::Backend::fake || Ledger::agrees(sums.data(), world.size()))
     return {sums.begin() + Ledger::kWords, sums.end()};
 
-  world.publish(str("ledger/", world.rank()), ledger.recent());
+  const std::string board = next_board();
+  world.publish(str(board, world.rank()), ledger.recent());
   std::string reports;
   for (int rank = 0; rank < world.size(); ++rank)
-    if (const auto text = world.lookup(str("ledger/", rank), kReportWait))
+    if (const auto text = world.lookup(str(board, rank), kReportWait))
       reports += str("; rank ", rank, " issued ... ", *text);
   world.group()->barrier("ledgers compared");
   throw ShardError(str("the ranks went different ways through the model, so nothing was updated: "

@@ -61,6 +61,9 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, S
       plan_(make_plan(*model_, policy, options_, required(options_.world)->size())),
       context_(options_.world, plan_.pool_bytes(), plan_.held().gradient_buffers),
       alive_(std::make_shared<Engine*>(this)) {
+  for (const PlannedUnit& unit : plan_.units)
+    require<ConfigError>(!unit.slot || !unit.slot->boundary, "unit '", unit.label(),
+                         "' is sharded already; call fully_shard once per model");
   context_.parameter_buffer_ahead = [this](std::int64_t bytes) {
     return any_group_ahead([bytes](const Step&, const FlatGroup& group) {
       return !group.whole() && group.plan().gathered_bytes() == bytes;
@@ -71,7 +74,7 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, S
       return step.kind == Step::Kind::backward && !group.complete() && group.plan().gradient_bytes() == bytes;
     });
   };
-  compare_plans(plan_, *context_.world);
+  compare_plans(agreed_lines(plan_, options_), *context_.world);
   for (const PlannedGroup& group : plan_.groups)
     groups_.push_back(std::make_unique<FlatGroup>(groups_.size(), group, plan_, context_));
   check_source(plan_, options_);
@@ -102,11 +105,7 @@ void Engine::connect() {
     std::vector<FlatGroup*> groups;
     for (const std::size_t g : plan_.units[u].groups) groups.push_back(groups_[g].get());
     units_.push_back(std::make_unique<Unit>(u, *this, plan_.units[u], std::move(groups)));
-    if (nn::BoundarySlot* slot = plan_.units[u].slot) {
-      require<ConfigError>(slot->boundary == nullptr, "unit '", plan_.units[u].label(),
-                           "' is sharded already; call fully_shard once per model");
-      slot->boundary = units_.back().get();
-    }
+    if (nn::BoundarySlot* slot = plan_.units[u].slot) slot->boundary = units_.back().get();
   }
   for (const PlannedCheckpoint& checkpoint : plan_.checkpointed) {
     const auto parameters = checkpoint.module->parameters();
@@ -207,6 +206,15 @@ void Engine::end_pass() {
   for (auto& group : groups_) group->drop_unused();
   context_.pool.trim();
   context_.gradient_pool.trim();
+}
+
+void Engine::abandon() {
+  forward_depth_ = 0;
+  backward_task_ = -1;
+  for (auto& unit : units_) unit->abandon_calls();
+  for (FlatGroup* group : trainable_) group->clear_gradient();
+  reducing_ = nullptr;
+  end_pass();
 }
 
 // ---- backward ----

@@ -85,6 +85,10 @@ class Engine {
   at::Tensor full_parameter(const std::string& name);
   at::Tensor full_gradient(const std::string& name);
 
+  // After an exception in a forward or backward that is to be survived (on all ranks together): drops
+  // what the broken pass held, its gradients included.
+  void abandon();
+
   // Not owned; told of everything from now on.
   void add_observer(Observer* observer) { context_.observers.push_back(observer); }
   void remove_observer(Observer* observer);

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "floe/core/error.h"
@@ -134,12 +135,18 @@ void FlatGroup::drop_unused() {
 
 void FlatGroup::release(std::string_view unit) {
   if (plan_.in_place() || state_ == State::released) return;
-  gather_.wait();
+  std::exception_ptr failure;  // a gather that failed is released all the same
+  try {
+    gather_.wait();
+  } catch (...) {
+    failure = std::current_exception();
+  }
   attach(nullptr);
   context_.pool.give_back(std::move(buffer_), context_.parameter_buffer_ahead(plan_.gathered_bytes()));
   buffer_ = at::Tensor();
   state_ = State::released;
   context_.tell(Event::Kind::release, unit, plan_.name, plan_.gathered_bytes());
+  if (failure) std::rethrow_exception(failure);
 }
 
 std::int64_t FlatGroup::references() const {

@@ -298,7 +298,7 @@ class Planner {
         require<ConfigError>(slot != nullptr, "strategy.activation_checkpointing: '", place->name,
                              "' is a foreign ", nn::class_name(*place->module),
                              " without a boundary; make it an nn::Hooked<...>");
-        plan_.checkpointed.push_back({place->module, slot});
+        plan_.checkpointed.push_back({place->name, place->module, slot});
         mark_recomputed(plan_.units[unit_of_.at(place->module)]);
       }
   }

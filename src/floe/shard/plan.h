@@ -69,6 +69,7 @@ struct PlannedUnit {
 
 // A module whose forward runs again in backward.
 struct PlannedCheckpoint {
+  std::string name;
   torch::nn::Module* module = nullptr;
   nn::BoundarySlot* slot = nullptr;
 };

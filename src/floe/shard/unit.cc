@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "floe/core/error.h"
+#include "floe/core/log.h"
 #include "floe/nn/checkpoint.h"
 
 namespace floe::shard {
@@ -15,7 +16,13 @@ namespace floe::shard {
 class Unit::Call final : public UnitCall {
  public:
   explicit Call(Unit& unit) : unit_(&unit) {}
-  ~Call() override { close(); }
+  ~Call() override {
+    try {
+      close();
+    } catch (const std::exception& e) {
+      log::debug("a graph was discarded after a failure: ", e.what());
+    }
+  }
 
   bool has_input_node = false;
 
@@ -37,10 +44,7 @@ class Unit::Call final : public UnitCall {
   void close() {
     if (unit_ && held_) unit_->drop(std::exchange(held_, 0));
   }
-  void forget_unit() {
-    close();
-    unit_ = nullptr;
-  }
+  void forget_unit() { unit_ = nullptr; }
 
  private:
   Unit* unit_;
@@ -60,8 +64,10 @@ Unit::Unit(std::size_t id, Engine& engine, const PlannedUnit& plan, std::vector<
 }
 
 Unit::~Unit() {
+  // Graphs may outlive the engine; they must not reach back.
   for (const auto& weak : waiting_)
     if (const auto call = weak.lock()) call->forget_unit();
+  for (const auto& call : running_) call->forget_unit();
 }
 
 std::uint64_t Unit::all_groups() const {
@@ -145,6 +151,12 @@ void Unit::close_calls() {
   for (const auto& weak : waiting_)
     if (const auto call = weak.lock()) call->close();
   waiting_.clear();
+}
+
+void Unit::abandon_calls() {
+  for (std::size_t i = 0; i < running_.size(); ++i) drop(all_groups());
+  running_.clear();
+  close_calls();
 }
 
 }  // namespace floe::shard

@@ -30,6 +30,8 @@ class Unit final : public nn::Boundary {
   void on_group_complete();
   // Closes calls whose backward is over or will never come.
   void close_calls();
+  // The same for forwards that an exception ended.
+  void abandon_calls();
 
  private:
   class Call;
