@@ -73,8 +73,14 @@ void FlatGroup::adopt_parameters() {
     // Held here so that reference counts do not depend on which graphs are alive.
     if (plan_.trainable) accumulators_.push_back(torch::autograd::impl::grad_accumulator(leaf));
   }
-  if (!plan_.in_place()) attach(nullptr);
   references_at_rest_ = references();
+  if (plan_.in_place()) return;
+  unreadable_ = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(plan_.gathered_bytes()),
+                             at::DataPtr(nullptr, context_.device), /*allocator=*/nullptr, /*resizable=*/false);
+  unreadable_.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      str("a parameter of '", plan_.name, "' was read while it is released: parameters are whole only ",
+          "while their unit runs; call modules as module(x) or nn::call(module, x), not module->forward(x)"));
+  attach(nullptr);
 }
 
 void FlatGroup::set_requires_grad(bool on) {
@@ -90,6 +96,8 @@ void FlatGroup::attach(void* data) {
   auto* storage = flat_.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(at::DataPtr(data, context_.device));
   storage->set_nbytes(data ? static_cast<std::size_t>(plan_.gathered_bytes()) : 0);
+  for (std::size_t i = 0; i < plan_.parameters.size(); ++i)
+    leaf(i).unsafeGetTensorImpl()->set_storage_keep_dtype(data ? flat_.storage() : unreadable_);
 }
 
 void FlatGroup::begin_gather(std::string_view unit, bool ahead) {

@@ -5,8 +5,9 @@
 // The parameters are leaf tensors that view one persistent storage. Gathering puts a pool buffer
 // under that storage and all-gathers straight into it; releasing takes the buffer away again. Tensors
 // that autograd saved keep pointing to the storage, so they see the parameters again when backward
-// has gathered them. The views have version counters of their own (`variable_data`), so refilling is
-// not a modification for autograd.
+// has gathered them. The parameters have version counters of their own, so refilling is not a
+// modification for autograd. While a group is released its parameters stand on another storage that
+// throws when it is read: an operator outside the unit gets an error that says so, not a crash.
 //
 // Note [Who needs the parameters in backward]
 // Nobody has to say it: what backward reads, autograd has saved, and what it saved it refers to. If
@@ -49,6 +50,9 @@ class FlatGroup {
   void adopt_parameters();
   // The model's tensor for a parameter.
   const at::Tensor& leaf(std::size_t index) const { return parameter(index).tensor; }
+  // The storages that an operator's input may have when it is a parameter or a view of one.
+  const c10::StorageImpl* storage() const { return flat_.storage().unsafeGetStorageImpl(); }
+  const c10::StorageImpl* released_storage() const { return unreadable_.unsafeGetStorageImpl(); }
 
   // This rank's slice in storage dtype [shard_numel]; the optimizer updates it.
   const at::Tensor& shard() const { return shard_; }
@@ -99,6 +103,7 @@ class FlatGroup {
   enum class State { released, gathering, whole };
 
   std::int64_t references() const;
+  // Puts this memory under the parameters; null takes it away.
   void attach(void* data);
   void release(std::string_view unit);
   // The gradient buffer is the gradient: nothing is sliced, dtypes agree.
@@ -118,6 +123,7 @@ class FlatGroup {
 
   at::Tensor shard_;
   at::Tensor flat_;                       // [padded] over the persistent storage
+  c10::Storage unreadable_;               // under the parameters while the group is released
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   std::int64_t references_at_rest_ = 0;
   State state_ = State::released;

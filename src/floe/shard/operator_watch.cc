@@ -38,8 +38,10 @@ OperatorWatch::OperatorWatch(Engine& engine) : engine_(engine) {
   for (const auto& unit : engine.units_) {
     if (unit->plan().slot) continue;
     for (const FlatGroup* group : unit->groups())
-      if (!group->plan().in_place())
-        unit_of_storage_[group->leaf(0).storage().unsafeGetStorageImpl()] = unit->id();
+      if (!group->plan().in_place()) {
+        unit_of_storage_[group->storage()] = unit->id();
+        unit_of_storage_[group->released_storage()] = unit->id();
+      }
   }
   watches().push_back(this);
   if (watches().size() == 1)
