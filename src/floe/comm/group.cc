@@ -8,13 +8,17 @@
 
 namespace floe::comm {
 
-Work::Work(std::function<void()> wait)
-    : state_(std::make_shared<std::function<void()>>(std::move(wait))) {}
+Work::Work(std::function<void()> wait, std::function<bool()> done)
+    : state_(std::make_shared<State>(State{std::move(wait), std::move(done)})) {}
 
 void Work::wait() {
   if (!state_) return;
-  if (auto finish = std::exchange(*state_, nullptr)) finish();
+  if (auto finish = std::exchange(state_->wait, nullptr)) finish();
   state_.reset();
+}
+
+bool Work::done() const {
+  return !state_ || !state_->wait || (state_->done && state_->done());
 }
 
 std::string Group::describe(const char* kind, const std::string& label) const {

@@ -26,15 +26,22 @@ enum class Reduce { sum, average };
 class Work {
  public:
   Work() = default;
-  explicit Work(std::function<void()> wait);
+  // `done` tells without waiting whether it has ended; where it is missing, nobody knows.
+  explicit Work(std::function<void()> wait, std::function<bool()> done = nullptr);
 
   // Blocks (CPU) or makes the current stream wait (CUDA). Later calls return at once.
   // Throws CommError when the collective failed.
   void wait();
   bool pending() const { return state_ != nullptr; }
+  // True when `wait` would return (or throw) at once; false when it would block or nobody knows.
+  bool done() const;
 
  private:
-  std::shared_ptr<std::function<void()>> state_;
+  struct State {
+    std::function<void()> wait;
+    std::function<bool()> done;
+  };
+  std::shared_ptr<State> state_;
 };
 
 // How often each collective was issued by this rank, and how many bytes of result or input it had:

@@ -190,10 +190,11 @@ bool Engine::used_again(const FlatGroup& group) const {
 
 template <class F>
 bool Engine::any_group_ahead(F&& fits) const {
+  int visits = 0;
   for (const Step* step = schedule_.ahead_begin(); step != schedule_.ahead_end(); ++step) {
     if (step->kind == Step::Kind::leave) continue;
-    const auto& groups = units_[step->unit]->groups();
-    for (const FlatGroup* group : groups)
+    if (visits++ > options_.prefetch + 1) return false;  // far ahead: an idle buffer is not worth it
+    for (const FlatGroup* group : units_[step->unit]->groups())
       if (fits(*step, *group)) return true;
   }
   return false;
@@ -232,6 +233,11 @@ void Engine::enter_backward() {
 
 void Engine::on_gradient(FlatGroup& group, std::size_t index) {
   enter_backward();
+  // A reduction that is over gives its buffer back before the next one is opened. On the CPU, where a
+  // reduction needs the same cores as backward, nothing is gained by opening a second one beside it.
+  const bool opens = !group.has_unreduced();
+  if (reducing_ && (reducing_->reduced() || (opens && context_.device.is_cpu())))
+    std::exchange(reducing_, nullptr)->finish_reduce();
   if (!group.accumulate(index)) return;
   if (gradient_sync_) reduce(group);
   for (const std::size_t unit : group.plan().units) units_[unit]->on_group_complete();

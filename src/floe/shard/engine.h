@@ -109,7 +109,7 @@ class Engine {
   bool next_is_backward_of(const Unit& unit) const;
   // Whether a forward of another unit in this pass uses the group again.
   bool used_again(const FlatGroup& group) const;
-  // Whether a step that the pass still has ahead uses a group that fits.
+  // Whether one of the next steps of the pass uses a group that fits.
   template <class F>
   bool any_group_ahead(F&& fits) const;
   void prefetch();

@@ -94,6 +94,7 @@ class FlatGroup {
   void begin_reduce();
   void finish_reduce();
   bool reducing() const { return reduction_.pending(); }
+  bool reduced() const { return reduction_.done(); }
   void clear_gradient();
 
   // Stops (or lets) autograd compute gradients for this group.

@@ -21,15 +21,12 @@ BufferPool::BufferPool(std::string name, c10::Device device, std::int64_t capaci
 bool BufferPool::has_room(std::int64_t bytes) const { return used_bytes_ + bytes <= capacity_bytes_; }
 
 at::Tensor BufferPool::take(std::int64_t bytes) {
-  // The smallest free buffer that fits; a larger one only when there is no room for a new one.
-  auto best = free_.end();
-  for (auto it = free_.begin(); it != free_.end(); ++it)
-    if (size_of(*it) >= bytes && (best == free_.end() || size_of(*it) < size_of(*best))) best = it;
-  const bool close = best != free_.end() && size_of(*best) == bytes;
+  const auto same = std::find_if(free_.begin(), free_.end(),
+                                 [&](const at::Tensor& free) { return size_of(free) == bytes; });
   at::Tensor buffer;
-  if (close || (best != free_.end() && size_of(*best) <= 2 * bytes && held_bytes_ + bytes > capacity_bytes_)) {
-    buffer = std::move(*best);
-    free_.erase(best);
+  if (same != free_.end()) {
+    buffer = std::move(*same);
+    free_.erase(same);
   } else {
     make_room(bytes);
     buffer = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));

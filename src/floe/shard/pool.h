@@ -3,10 +3,10 @@
 // Note [Pool]
 // A buffer is handed out whole and comes back whole. The pool never holds more than its capacity,
 // except when what must be whole at the same time is larger: then it grows, says so once, and the
-// excess is given back as soon as it is free. Requests are served from a free buffer of the right
-// size, else by a new one while there is room, else by exchanging free buffers for one that fits. A
-// buffer that nothing ahead in the pass will ask for is freed instead of kept, so idle buffers never
-// stand beside the largest gradient, and between steps a rank holds its slices only.
+// excess is given back as soon as it is free. Requests are served from a free buffer of that size,
+// else by a new one, for which free buffers of other sizes make room. A buffer that nothing in the
+// next steps will ask for is freed instead of kept, so idle buffers never stand beside the largest
+// gradient, and between steps a rank holds its slices only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ class BufferPool {
  public:
   BufferPool(std::string name, c10::Device device, std::int64_t capacity_bytes);
 
-  // A one-dimensional byte tensor of at least that size.
+  // A one-dimensional byte tensor of that size.
   at::Tensor take(std::int64_t bytes);
   // `keep`: something of that size will be asked for again soon.
   void give_back(at::Tensor buffer, bool keep);

@@ -24,6 +24,8 @@ class SideOp {
   // Makes the compute stream (or, on the CPU, the caller) wait for the result.
   void wait();
   bool pending() const { return pending_; }
+  // Pending, and known to be over: `wait` costs nothing.
+  bool done() const { return pending_ && !done_ && work_.done(); }
 
  private:
   friend class SideStream;
