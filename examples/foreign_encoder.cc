@@ -49,11 +49,12 @@ int main() {
   shard::ShardOptions options;
   options.world = world;
 
-  {  // One word per unit.
+  {                      // One word per unit.
     at::manual_seed(0);  // foreign modules draw their own first values: all ranks the same
     torch::nn::Sequential model;
     for (int i = 0; i < 4; ++i)
-      model->push_back(std::make_shared<nn::Hooked<torch::nn::TransformerEncoderLayerImpl>>(layer_options()));
+      model->push_back(
+          std::make_shared<nn::Hooked<torch::nn::TransformerEncoderLayerImpl>>(layer_options()));
     options.trainable = {{"2.*", "3.*"}};
     auto engine = shard::fully_shard(model.ptr(), {.units = {"TransformerEncoderLayer"}}, options);
     train("hooked layers   ", world, *engine, [&](const at::Tensor& x) {
@@ -64,11 +65,12 @@ int main() {
   }
   {  // A closed container, by watching operators.
     at::manual_seed(0);
-    torch::nn::TransformerEncoder model(
-        torch::nn::TransformerEncoderOptions(torch::nn::TransformerEncoderLayer(layer_options()), 4));
+    torch::nn::TransformerEncoder model(torch::nn::TransformerEncoderOptions(
+        torch::nn::TransformerEncoderLayer(layer_options()), 4));
     options.trainable = {{"layers.2.*", "layers.3.*"}};
     options.watch_operators = true;
     auto engine = shard::fully_shard(model.ptr(), {.units = {"TransformerEncoderLayer"}}, options);
-    train("closed container", world, *engine, [&](const at::Tensor& x) { return model->forward(x); });
+    train("closed container", world, *engine,
+          [&](const at::Tensor& x) { return model->forward(x); });
   }
 }

@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <string>
 
+#include "floe/comm/guard.h"
 #include "floe/comm/world.h"
 #include "floe/core/bytes.h"
+#include "floe/core/error.h"
 #include "floe/diag/memory_counter.h"
 #include "floe/models/transformer.h"
 #include "floe/optim/optimizer.h"
@@ -41,7 +43,7 @@ struct Outcome {
   std::int64_t peak = 0;
 };
 
-Outcome train(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& world, 
+Outcome train(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& world,
               shard::Strategy strategy, bool show) {
   auto model = std::make_shared<models::Transformer>(kSize);
   shard::ShardOptions options;
@@ -63,7 +65,8 @@ Outcome train(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& w
     outcome.last_loss = all.sums[0] / world->size();
     if (step == 1) outcome.first_loss = outcome.last_loss;
     if (show && (step == 1 || step % 10 == 0))
-      std::printf("  step %2d  loss %.4f  gradient norm %.3f\n", step, outcome.last_loss, all.gradient_norm);
+      std::printf("  step %2d  loss %.4f  gradient norm %.3f\n", step, outcome.last_loss,
+                  all.gradient_norm);
   }
   outcome.peak = memory.peak_bytes();
   if (show) {
@@ -75,26 +78,34 @@ Outcome train(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& w
   return outcome;
 }
 
-}  // namespace
-
-int main() {
-  auto& memory = diag::MemoryCounter::install();  // before the first tensor
-  auto world = comm::World::join();
+void compare(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& world) {
   const bool show = world->rank() == 0;
   if (show) {
     models::Transformer model(kSize);
     std::int64_t all = 0;
     for (const auto& p : nn::named_parameters(model)) all += p.tensor.numel();
-    std::printf("A transformer of %s parameters; only adapters, the last norm and the head train; %d ranks.\n",
-                format_count(all).c_str(), world->size());
+    std::printf(
+        "A transformer of %s parameters; only adapters, the last norm and the head train; %d "
+        "ranks.\n",
+        format_count(all).c_str(), world->size());
     std::printf("Everything on every rank (no_shard):\n");
   }
   const Outcome whole = train(memory, world, shard::Strategy::no_shard, show);
-  if (show) std::printf("Parameters, gradients and optimizer state sliced over the ranks (full_shard):\n");
+  if (show)
+    std::printf("Parameters, gradients and optimizer state sliced over the ranks (full_shard):\n");
   const Outcome sliced = train(memory, world, shard::Strategy::full_shard, show);
   if (show)
     std::printf("The losses agree to %.1e, and a rank needs %.0f%% of the memory.\n",
                 std::abs(whole.last_loss - sliced.last_loss),
                 100.0 * static_cast<double>(sliced.peak) / static_cast<double>(whole.peak));
-  return sliced.last_loss < 0.8 * sliced.first_loss ? 0 : 1;
+  require(sliced.last_loss < 0.8 * sliced.first_loss, "the loss has not fallen: it began at ",
+          sliced.first_loss, " and ended at ", sliced.last_loss);
+}
+
+}  // namespace
+
+int main() {
+  auto& memory = diag::MemoryCounter::install();  // before the first tensor
+  auto world = comm::World::join();
+  return comm::guarded(*world, [&] { compare(memory, world); });
 }

@@ -35,7 +35,7 @@ struct Mlp : nn::Module {
 };
 
 int main() {
-  auto world = comm::World::join();    // floe launch, torchrun, srun, mpirun, or alone
+  auto world = comm::World::join();      // floe launch, torchrun, srun, mpirun, or alone
   auto model = std::make_shared<Mlp>();  // no memory yet
   shard::ShardOptions options;
   options.world = world;
@@ -52,8 +52,10 @@ int main() {
     if (all.finite) optimizer.step(1e-3);
     engine->clear_gradients();
     if (world->rank() == 0 && step % 5 == 0)
-      std::printf("step %2d  loss %.4f  gradient norm %.4f\n", step, all.sums[0] / world->size(), all.gradient_norm);
+      std::printf("step %2d  loss %.4f  gradient norm %.4f\n", step, all.sums[0] / world->size(),
+                  all.gradient_norm);
   }
   const auto held = engine->plan().held();
-  std::printf("rank %d holds %s between steps\n", world->rank(), format_bytes(held.between_steps()).c_str());
+  std::printf("rank %d holds %s between steps\n", world->rank(),
+              format_bytes(held.between_steps()).c_str());
 }

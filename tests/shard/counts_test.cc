@@ -20,7 +20,8 @@ using shard::Strategy;
 struct Case {
   std::string name;
   int world = 4;
-  models::TransformerSize size{.vocab = 101, .dim = 32, .layers = 5, .heads = 4, .context = 16, .adapter = 4};
+  models::TransformerSize size{
+      .vocab = 101, .dim = 32, .layers = 5, .heads = 4, .context = 16, .adapter = 4};
   std::vector<std::string> trainable{"*"};
   Strategy strategy = Strategy::full_shard;
   Residency residency = Residency::sharded;
@@ -43,8 +44,8 @@ std::vector<Case> cases() {
           for (const auto& trainable : std::vector<std::vector<std::string>>{
                    {"*"}, {"*.adapter.*"}, {"layers.3.*", "norm.*"}, {"layers.4.*"}}) {
             Case c;
-            c.name = str(name_of(strategy), " W=", world, tied ? " tied" : "", bf16 ? " bf16 " : " ",
-                         join(trainable));
+            c.name = str(name_of(strategy), " W=", world, tied ? " tied" : "",
+                         bf16 ? " bf16 " : " ", join(trainable));
             c.world = world;
             c.strategy = strategy;
             c.size.tied = tied;
@@ -70,7 +71,8 @@ std::vector<Case> cases() {
     Case some;
     some.name = str("strategies per unit, else ", name_of(strategy));
     some.strategy = strategy;
-    some.unit_strategies = {{"layers.[012]", Strategy::shard_grad_op}, {"layers.3", Strategy::no_shard}};
+    some.unit_strategies = {{"layers.[012]", Strategy::shard_grad_op},
+                            {"layers.3", Strategy::no_shard}};
     all.push_back(some);
     Case large;
     large.name = str("large vocabulary ", name_of(strategy));
@@ -134,7 +136,8 @@ TEST(Counts, EqualTheFormulas) {
         EXPECT_EQ(run.counts.gathers().bytes, moved.gathered) << "step " << step;
       }
       // Reductions of groups without slices are all-reduces; `replicate` is hybrid's second half.
-      const auto reduced = run.counts.of(Event::Kind::reduce), copied = run.counts.of(Event::Kind::replicate);
+      const auto reduced = run.counts.of(Event::Kind::reduce),
+                 copied = run.counts.of(Event::Kind::replicate);
       EXPECT_EQ(reduced.count + copied.count, moved.reduce_scatters + moved.all_reduces);
       EXPECT_EQ(reduced.bytes + copied.bytes, moved.reduce_scattered + moved.all_reduced);
       const bool whole = c.strategy == Strategy::no_shard || c.world == 1;
@@ -175,7 +178,8 @@ TEST(Counts, FrozenParametersCostNothingInBackward) {
   // head is needed again, and it is still whole when backward begins.
   std::map<std::string, int> gathers;
   for (const auto& line : run.counts.log)
-    if (line.starts_with("gather ") || line.starts_with("prefetch ")) gathers[line.substr(line.find(' ') + 1)] += 1;
+    if (line.starts_with("gather ") || line.starts_with("prefetch "))
+      gathers[line.substr(line.find(' ') + 1)] += 1;
   EXPECT_EQ(gathers["embed frozen"], 1);
   EXPECT_EQ(gathers["layers.0 frozen"], 1);
   EXPECT_EQ(gathers["layers.3 frozen"], 1);
@@ -192,8 +196,7 @@ TEST(Counts, ResidentFrozenGroupsAreNeverGathered) {
   run.step();
   run.update();
   run.step();
-  for (const auto& line : run.counts.log)
-    EXPECT_EQ(line.find("frozen"), std::string::npos) << line;
+  for (const auto& line : run.counts.log) EXPECT_EQ(line.find("frozen"), std::string::npos) << line;
 }
 
 TEST(Counts, UnitsAreReleasedInBackwardAsSoonAsTheyAreDone) {
@@ -231,7 +234,8 @@ TEST(Counts, PrefetchIsAheadAndBytesStayTheSame) {
     if (depth == 0)
       EXPECT_EQ(run.counts.of(Event::Kind::prefetch).count, 0);
     else
-      EXPECT_GT(run.counts.of(Event::Kind::prefetch).count, run.counts.of(Event::Kind::gather).count);
+      EXPECT_GT(run.counts.of(Event::Kind::prefetch).count,
+                run.counts.of(Event::Kind::gather).count);
   }
 }
 
@@ -248,7 +252,8 @@ TEST(Counts, AutomaticResidencyStaysInsideItsBudget) {
     options.frozen.residency = Residency::automatic;
     options.frozen.memory_budget_bytes =
         static_cast<std::int64_t>(static_cast<double>(sliced) * share) + 64;
-    auto plan = shard::make_plan(*model, {.units = {"DecoderLayer"}, .lone_unit_numel = 1000}, options, c.world);
+    auto plan = shard::make_plan(*model, {.units = {"DecoderLayer"}, .lone_unit_numel = 1000},
+                                 options, c.world);
     EXPECT_LE(plan.held().frozen_shards, options.frozen.memory_budget_bytes);
     EXPECT_LE(plan.moved().gathered, gathered_before) << "more budget never means more traffic";
     gathered_before = plan.moved().gathered;

@@ -1,6 +1,9 @@
 // What fully_shard promises besides parity: policies and their errors, first values, tied and shared
 // modules, skipped units, foreign modules, mixed precision, files as a source.
+#include "floe/shard/engine.h"
+
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -14,9 +17,9 @@
 #include "floe/io/safetensors.h"
 #include "floe/io/safetensors_writer.h"
 #include "floe/models/transformer.h"
+#include "floe/nn/autocast.h"
 #include "floe/nn/hooked.h"
 #include "floe/optim/optimizer.h"
-#include "floe/shard/engine.h"
 #include "tests/support/counter.h"
 #include "tests/support/ranks.h"
 
@@ -46,7 +49,8 @@ std::string config_error(F&& f) {
 std::string unit_names(const shard::Policy& policy, shard::ShardOptions options = {}) {
   models::Transformer model(kSize);
   std::vector<std::string> names;
-  for (const auto& unit : shard::make_plan(model, policy, options, 2).units) names.push_back(unit.label());
+  for (const auto& unit : shard::make_plan(model, policy, options, 2).units)
+    names.push_back(unit.label());
   return join(names, " ");
 }
 
@@ -54,8 +58,9 @@ TEST(Policy, ByClassByPatternBySizeAndTogether) {
   EXPECT_EQ(unit_names({.units = {"DecoderLayer"}}), "layers.0 layers.1 layers.2 (root)");
   EXPECT_EQ(unit_names({.units = {"layers.[02]"}}), "layers.0 layers.2 (root)");
   EXPECT_EQ(unit_names({.units = {"layers.1", "Embedding"}}), "embed positions layers.1 (root)");
-  EXPECT_EQ(unit_names({.units = {"DecoderLayer", "*.attention"}}),
-            "layers.0 layers.0.attention layers.1 layers.1.attention layers.2 layers.2.attention (root)");
+  EXPECT_EQ(
+      unit_names({.units = {"DecoderLayer", "*.attention"}}),
+      "layers.0 layers.0.attention layers.1 layers.1.attention layers.2 layers.2.attention (root)");
   // 3264 elements a layer: the layers themselves are the smallest modules that reach 3000.
   EXPECT_EQ(unit_names({.min_unit_numel = 3000}), "layers.0 layers.1 layers.2 (root)");
   EXPECT_EQ(unit_names({.units = {"DecoderLayer"}, .lone_unit_numel = 500}),
@@ -63,9 +68,10 @@ TEST(Policy, ByClassByPatternBySizeAndTogether) {
 }
 
 TEST(Policy, ThatMatchesNothingIsAnErrorWithNearNames) {
-  EXPECT_EQ(config_error([] { unit_names({.units = {"DecoderLayers"}}); }),
-            "strategy.units: 'DecoderLayers' matches no module; did you mean 'DecoderLayer'? (classes in "
-            "this model: Attention, DecoderLayer, Dropout, Embedding, LayerNorm, Linear, List)");
+  EXPECT_EQ(
+      config_error([] { unit_names({.units = {"DecoderLayers"}}); }),
+      "strategy.units: 'DecoderLayers' matches no module; did you mean 'DecoderLayer'? (classes in "
+      "this model: Attention, DecoderLayer, Dropout, Embedding, LayerNorm, Linear, List)");
   EXPECT_NE(config_error([] { unit_names({.units = {"layer.*"}}); }).find("did you mean 'layers'"),
             std::string::npos);
   shard::ShardOptions options;
@@ -74,16 +80,19 @@ TEST(Policy, ThatMatchesNothingIsAnErrorWithNearNames) {
             "train.trainable: 'hed.*' matches no parameter; did you mean 'head'?");
   options.trainable.reset();
   options.activation_checkpointing = {"Attentoin"};
-  EXPECT_NE(config_error([&] { unit_names({}, options); }).find("did you mean 'Attention'"), std::string::npos);
+  EXPECT_NE(config_error([&] { unit_names({}, options); }).find("did you mean 'Attention'"),
+            std::string::npos);
   options.activation_checkpointing.clear();
   options.unit_strategies = {{"DecoderLayr", shard::Strategy::no_shard}};
-  EXPECT_NE(config_error([&] { unit_names({.units = {"DecoderLayer"}}, options); })
-                .find("did you mean 'DecoderLayer'"),
+  EXPECT_NE(config_error([&] {
+              unit_names({.units = {"DecoderLayer"}}, options);
+            }).find("did you mean 'DecoderLayer'"),
             std::string::npos);
   options.unit_strategies.clear();
   options.strategy = shard::Strategy::hybrid;
   options.hybrid_shard_size = 3;
-  EXPECT_NE(config_error([&] { unit_names({}, options); }).find("does not divide the 2 ranks"), std::string::npos);
+  EXPECT_NE(config_error([&] { unit_names({}, options); }).find("does not divide the 2 ranks"),
+            std::string::npos);
 }
 
 TEST(Policy, StrategyPerUnit) {
@@ -148,7 +157,8 @@ class Folder {
   std::string path;
 };
 
-void write_weights(const std::string& path, models::Transformer& model, const std::string& wrong = "") {
+void write_weights(const std::string& path, models::Transformer& model,
+                   const std::string& wrong = "") {
   SafetensorsWriter writer(path);
   const auto parameters = nn::named_parameters(model);
   for (const auto& p : parameters) {
@@ -180,7 +190,8 @@ TEST(FirstValues, ComeFromFilesByteRangesOnly) {
       for (const auto& piece : group->pieces()) {
         const auto& p = group->parameter(piece.index);
         const auto expected = original.named_parameters()[p.name].detach().view({-1});
-        EXPECT_TRUE(group->shard().narrow(0, piece.shard_offset, piece.numel)
+        EXPECT_TRUE(group->shard()
+                        .narrow(0, piece.shard_offset, piece.numel)
                         .equal(expected.narrow(0, piece.first, piece.numel)))
             << p.name;
       }
@@ -200,9 +211,10 @@ TEST(FirstValues, MisshapenTensorsAreReportedByName) {
     shard::fully_shard(model, {}, options);
     FAIL() << "no error";
   } catch (const DataError& e) {
-    EXPECT_STREQ(e.what(),
-                 "the weights do not fit the model: 'embed.weight' has shape [16, 50] in the file and "
-                 "[50, 16] in the model");
+    EXPECT_STREQ(
+        e.what(),
+        "the weights do not fit the model: 'embed.weight' has shape [16, 50] in the file and "
+        "[50, 16] in the model");
   }
 }
 
@@ -222,7 +234,8 @@ TEST(Models, AModuleUnderTwoNamesCountsOnceAndMayRunTwice) {
   auto reference = std::make_shared<Shared>();
   nn::materialize(*reference, 0);
   auto model = std::make_shared<Shared>();
-  auto engine = shard::fully_shard(model, {.units = {"Linear"}}, options_for(comm::World::fake(0, 1)));
+  auto engine =
+      shard::fully_shard(model, {.units = {"Linear"}}, options_for(comm::World::fake(0, 1)));
   EXPECT_EQ(engine->plan().parameters.size(), 4U);
   EXPECT_EQ(engine->plan().units.size(), 3U);
   const at::Tensor x = at::randn({3, 8});
@@ -237,7 +250,8 @@ TEST(Models, AModuleUnderTwoNamesCountsOnceAndMayRunTwice) {
 
 struct Choosy : nn::Module {
   Choosy() {
-    for (int i = 0; i < 3; ++i) parts.push_back(child<nn::Linear>("part" + std::to_string(i), 6, 6));
+    for (int i = 0; i < 3; ++i)
+      parts.push_back(child<nn::Linear>("part" + std::to_string(i), 6, 6));
   }
   at::Tensor forward(at::Tensor x, int skipped) {
     for (int i = 0; i < 3; ++i)
@@ -263,7 +277,8 @@ TEST_RANKS(Models, UnitsMayBeSkippedOnAllRanks, 2) {
     nn::call(*model, x, skipped).sum().backward();
     EXPECT_TRUE(engine->agree().finite);
     for (int i = 0; i < 3; ++i)
-      EXPECT_EQ(engine->full_gradient("part" + std::to_string(i) + ".weight").defined(), i != skipped);
+      EXPECT_EQ(engine->full_gradient("part" + std::to_string(i) + ".weight").defined(),
+                i != skipped);
     optimizer.step(1e-2);
     engine->clear_gradients();
     for (int i = 0; i < 3; ++i) {
@@ -319,6 +334,38 @@ TEST(Precision, FrozenStorageHasADtypeOfItsOwn) {
   const auto plan = shard::make_plan(model, {}, options, 2);
   for (const auto& group : plan.groups)
     EXPECT_EQ(group.storage_dtype, group.trainable ? at::kFloat : at::kBFloat16);
+}
+
+TEST(Precision, AutocastIsASwitchOfItsOwn) {
+  auto size = kSize;
+  models::Transformer reference(size);
+  nn::materialize(reference, 0);
+  const at::Tensor ids = at::randint(0, 50, {2, 8}, at::kLong);
+  at::Tensor expected;
+  {
+    const nn::AutocastScope autocast(at::kCPU, at::kBFloat16);
+    expected = models::next_token_loss(reference.forward(ids), ids);
+  }
+  expected.backward();
+  for (const bool checkpointed : {false, true}) {
+    auto model = std::make_shared<models::Transformer>(size);
+    auto options = options_for(comm::World::fake(0, 1));
+    options.autocast = at::kBFloat16;
+    options.mixed_precision.param =
+        at::kFloat;  // explicit: parameters stay fp32 whatever autocast says
+    if (checkpointed) options.activation_checkpointing = {"DecoderLayer"};
+    auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
+    const at::Tensor logits = nn::call(*model, ids);
+    EXPECT_EQ(logits.scalar_type(), at::kBFloat16);
+    EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU)) << "it ends with the forward";
+    const at::Tensor loss = models::next_token_loss(logits, ids);
+    loss.backward();
+    EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-3);
+    EXPECT_EQ(model->named_parameters()["layers.0.up.weight"].scalar_type(), at::kFloat);
+    const at::Tensor mine = engine->full_gradient("layers.0.up.weight");
+    const at::Tensor theirs = reference.named_parameters()["layers.0.up.weight"].grad();
+    EXPECT_LE((mine - theirs).abs().max().item<double>(), 2e-2 * theirs.abs().max().item<double>());
+  }
 }
 
 // ---- foreign modules ----
@@ -408,7 +455,8 @@ TEST(Backward, AGraphThatIsDiscardedReleasesWhatItKept) {
 
 TEST(Backward, EvaluationWithoutGradientsReleasesEverything) {
   auto model = std::make_shared<models::Transformer>(kSize);
-  auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options_for(comm::World::fake(0, 2)));
+  auto engine =
+      shard::fully_shard(model, {.units = {"DecoderLayer"}}, options_for(comm::World::fake(0, 2)));
   const at::NoGradGuard no_grad;
   const at::Tensor ids = at::randint(0, 50, {2, 8}, at::kLong);
   for (int i = 0; i < 3; ++i) {
@@ -419,21 +467,82 @@ TEST(Backward, EvaluationWithoutGradientsReleasesEverything) {
 
 TEST(Backward, AReleasedParameterIsAnErrorToReadAndNotACrash) {
   auto model = std::make_shared<models::Transformer>(kSize);
-  auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options_for(comm::World::fake(0, 2)));
+  auto engine =
+      shard::fully_shard(model, {.units = {"DecoderLayer"}}, options_for(comm::World::fake(0, 2)));
   const at::Tensor bias = model->named_parameters()["layers.1.up.bias"];
   for (int round = 0; round < 2; ++round) {
     try {
       (bias + 1).sum().item<double>();
       FAIL() << "no error";
     } catch (const std::exception& e) {
-      EXPECT_NE(std::string(e.what()).find("a parameter of 'layers.1 trainable' was read while it is released"),
+      EXPECT_NE(std::string(e.what()).find(
+                    "a parameter of 'layers.1 trainable' was read while it is released"),
                 std::string::npos)
           << e.what();
     }
     const at::Tensor ids = at::randint(0, 50, {2, 8}, at::kLong);
-    models::next_token_loss(nn::call(*model, ids), ids).backward();  // and it still works in its unit
+    models::next_token_loss(nn::call(*model, ids), ids)
+        .backward();  // and it still works in its unit
     engine->clear_gradients();
   }
+}
+
+struct Twice : nn::Module {
+  Twice() { layer = child<nn::Linear>("layer", 8, 8); }
+  at::Tensor forward(const at::Tensor& x) { return layer(at::tanh(layer(x))); }
+  nn::Ptr<nn::Linear> layer;
+};
+
+TEST_RANKS(Backward, ARecomputedUnitMayRunTwice, 2) {
+  auto world = comm::World::join();
+  Twice reference;
+  nn::materialize(reference, 0);
+  auto model = std::make_shared<Twice>();
+  auto options = options_for(world);
+  options.activation_checkpointing = {"Linear"};
+  auto engine = shard::fully_shard(model, {.units = {"Linear"}}, options);
+  at::manual_seed(4);
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor x = at::randn({3, 8}).requires_grad_();
+    nn::call(*model, x).pow(2).sum().backward();
+    reference.forward(x).pow(2).sum().backward();
+    EXPECT_TRUE(engine->agree().finite);
+    for (const auto& item : reference.named_parameters())
+      EXPECT_LE(
+          (engine->full_gradient(item.key()) - item.value().grad()).abs().max().item<double>(),
+          1e-6);
+    engine->clear_gradients();
+    reference.zero_grad();
+  }
+}
+
+// Handles that are alive when a model is sharded and gone later must not hide what autograd saves.
+TEST(Backward, HandlesMayComeAndGo) {
+  auto model = std::make_shared<models::Transformer>(kSize);
+  auto handles = model->parameters();
+  auto engine =
+      shard::fully_shard(model, {.units = {"DecoderLayer"}}, options_for(comm::World::fake(0, 2)));
+  handles.clear();
+  const at::Tensor ids = at::randint(0, 50, {2, 8}, at::kLong);
+  for (int step = 0; step < 2; ++step) {
+    models::next_token_loss(nn::call(*model, ids), ids).backward();
+    engine->clear_gradients();
+  }
+}
+
+TEST(Backward, ForwardsWithGradientsButWithoutBackwardLeaveNothing) {
+  auto model = std::make_shared<models::Transformer>(kSize);
+  auto engine =
+      shard::fully_shard(model, {.units = {"DecoderLayer"}}, options_for(comm::World::fake(0, 2)));
+  const at::Tensor ids = at::randint(0, 50, {2, 8}, at::kLong);
+  for (int i = 0; i < 5; ++i) nn::call(*model, ids);
+  EXPECT_EQ(engine->memory().pool_used, 0);
+  test::CountingObserver counts;
+  engine->add_observer(&counts);
+  models::next_token_loss(nn::call(*model, ids), ids).backward();
+  counts.clear();
+  models::next_token_loss(nn::call(*model, ids), ids).backward();
+  EXPECT_EQ(counts.gathers().bytes, engine->plan().moved().gathered) << "the order is learnt again";
 }
 
 struct Fragile : nn::Module {
@@ -473,7 +582,8 @@ TEST(Backward, ParameterNamesAndTypesStayAsTheyAre) {
   auto model = std::make_shared<models::Transformer>(kSize);
   std::vector<std::string> before;
   for (const auto& item : model->named_parameters()) before.push_back(item.key());
-  auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options_for(comm::World::fake(0, 2)));
+  auto engine =
+      shard::fully_shard(model, {.units = {"DecoderLayer"}}, options_for(comm::World::fake(0, 2)));
   std::vector<std::string> after;
   for (const auto& item : model->named_parameters()) after.push_back(item.key());
   EXPECT_EQ(before, after);

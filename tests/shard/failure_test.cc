@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 
+#include "floe/comm/guard.h"
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/optim/optimizer.h"
@@ -514,6 +515,28 @@ TEST_RANKS(Failure, AModelIsShardedOnce, 2) {
   trained.step(1);
   trained.step(2);
   trained.expect_the_references_weights();
+}
+
+// ---- the frame around a rank ----
+
+TEST(Failure, GuardedRanksTellTheFirstCause) {
+  if (test::is_rank()) {
+    auto world = join_with(60s);
+    const int code = comm::guarded(*world, [&] {
+      if (world->rank() == 1) throw DataError("the shard 000.tar is no tar file");
+      world->group()->barrier("wait for everybody");
+    });
+    std::exit(code);
+  }
+  const auto outcome = test::start_ranks("Failure", "GuardedRanksTellTheFirstCause", 3, 60s);
+  EXPECT_LT(outcome.seconds, 30);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{1, 1, 1}));
+  EXPECT_TRUE(has(outcome.outputs[1], "error: the shard 000.tar is no tar file"))
+      << outcome.outputs[1];
+  for (const std::size_t other : {0, 2})
+    EXPECT_TRUE(has(outcome.outputs[other],
+                    "(the first failure was that of rank 1: the shard 000.tar is no tar file)"))
+        << outcome.outputs[other];
 }
 
 }  // namespace

@@ -46,9 +46,10 @@ std::int64_t unsharded_activations(diag::MemoryCounter& memory, const at::Tensor
   nn::materialize(*model, 0);
   nn::set_trainable(*model, {"*.adapter.*"});
   for (const auto& p : model->parameters())
-    if (p.requires_grad()) torch::autograd::impl::set_post_acc_grad_hooks(p, std::make_unique<Forget>());
-  const auto sample = measure(
-      memory, [&] { models::next_token_loss(model->forward(ids), ids).backward(); });
+    if (p.requires_grad())
+      torch::autograd::impl::set_post_acc_grad_hooks(p, std::make_unique<Forget>());
+  const auto sample =
+      measure(memory, [&] { models::next_token_loss(model->forward(ids), ids).backward(); });
   return sample.peak - sample.between;
 }
 
@@ -83,30 +84,34 @@ TEST_RANKS(Memory, PeakOfAStepIsWithinTheFormula, 4) {
     for (const std::size_t g : unit.groups) bytes += plan.groups[g].gathered_bytes();
     gathered.push_back(bytes);
   }
-  for (const auto& group : plan.groups) largest_gradient = std::max(largest_gradient, group.gradient_bytes());
+  for (const auto& group : plan.groups)
+    largest_gradient = std::max(largest_gradient, group.gradient_bytes());
   std::sort(gathered.rbegin(), gathered.rend());
   const std::int64_t working = largest_gradient;  // of one reduce-scatter
-  const std::int64_t bound = held.between_steps() + held.gradient_shards + gathered[0] + gathered[1] +
-                             largest_gradient + working + activations;
+  const std::int64_t bound = held.between_steps() + held.gradient_shards + gathered[0] +
+                             gathered[1] + largest_gradient + working + activations;
   EXPECT_LE(static_cast<double>(sample.peak - before), 1.05 * static_cast<double>(bound))
-      << "shards " << held.between_steps() << ", gradients " << held.gradient_shards << ", gathered "
-      << gathered[0] + gathered[1] << ", activations " << activations;
+      << "shards " << held.between_steps() << ", gradients " << held.gradient_shards
+      << ", gathered " << gathered[0] + gathered[1] << ", activations " << activations;
   // Between steps a rank holds its slices and their state, and what the pool keeps for the next step.
   const std::int64_t scalars = 64 * 1024;  // step counters, small leftovers
-  EXPECT_LE(sample.between - before, held.between_steps() + held.pool + held.gradient_buffers + scalars);
+  EXPECT_LE(sample.between - before,
+            held.between_steps() + held.pool + held.gradient_buffers + scalars);
   EXPECT_GE(sample.between - before, held.between_steps());
   const auto used = engine->memory();
-  std::printf("peak %.2f MiB of at most %.2f MiB; between steps %.2f; pool %.2f, gradient pool %.2f\n",
-              static_cast<double>(sample.peak - before) / (1 << 20), static_cast<double>(bound) / (1 << 20),
-              static_cast<double>(sample.between - before) / (1 << 20),
-              static_cast<double>(used.pool_peak) / (1 << 20),
-              static_cast<double>(used.gradient_pool_peak) / (1 << 20));
+  std::printf(
+      "peak %.2f MiB of at most %.2f MiB; between steps %.2f; pool %.2f, gradient pool %.2f\n",
+      static_cast<double>(sample.peak - before) / (1 << 20), static_cast<double>(bound) / (1 << 20),
+      static_cast<double>(sample.between - before) / (1 << 20),
+      static_cast<double>(used.pool_peak) / (1 << 20),
+      static_cast<double>(used.gradient_pool_peak) / (1 << 20));
 }
 
 TEST(Memory, BuildingAModelTakesNone) {
   auto& memory = diag::MemoryCounter::install();
   const std::int64_t before = memory.current_bytes();
-  models::Transformer huge({.vocab = 128'000, .dim = 8192, .layers = 80, .heads = 64, .context = 8192});
+  models::Transformer huge(
+      {.vocab = 128'000, .dim = 8192, .layers = 80, .heads = 64, .context = 8192});
   EXPECT_EQ(memory.current_bytes(), before);
   shard::ShardOptions options;
   const auto plan = shard::make_plan(huge, {.units = {"DecoderLayer"}}, options, 1024);

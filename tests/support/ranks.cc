@@ -25,9 +25,7 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-int code_of(int status) {
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
+int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
 }  // namespace
 
@@ -91,6 +89,16 @@ RanksOutcome start_ranks(const std::string& suite, const std::string& name, int 
   }
   rmdir(folder);
   return outcome;
+}
+
+std::shared_ptr<comm::World> join_world() {
+  comm::WorldOptions options;
+  const char* device = std::getenv("FLOE_TEST_DEVICE");
+  options.device = device ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+  options.backend = comm::Backend::gloo;
+  options.timeout = std::chrono::seconds(120);
+  options.rendezvous = comm::find_rendezvous({}, comm::process_environment());
+  return comm::World::join(options);
 }
 
 void run_on_ranks(const std::string& suite, const std::string& name, int ranks,

@@ -13,8 +13,11 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "floe/comm/world.h"
 
 namespace floe::test {
 
@@ -22,8 +25,8 @@ namespace floe::test {
 bool is_rank();
 
 struct RanksOutcome {
-  std::vector<int> exit_codes;        // 128 + signal for killed ones; 124 for the time limit
-  std::vector<std::string> outputs;   // stdout and stderr
+  std::vector<int> exit_codes;       // 128 + signal for killed ones; 124 for the time limit
+  std::vector<std::string> outputs;  // stdout and stderr
   double seconds = 0;
 };
 
@@ -36,11 +39,13 @@ void run_on_ranks(const std::string& suite, const std::string& name, int ranks,
                   const std::function<void()>& body,
                   std::chrono::seconds limit = std::chrono::seconds(240));
 
+// The world of this rank. FLOE_TEST_DEVICE=cuda puts all ranks on the one GPU, over Gloo (NCCL refuses
+// two ranks on one GPU); without it everything is on the CPU.
+std::shared_ptr<comm::World> join_world();
+
 }  // namespace floe::test
 
-#define TEST_RANKS(suite, name, ranks)                                              \
-  static void suite##name##Body();                                                  \
-  TEST(suite, name) {                                                               \
-    ::floe::test::run_on_ranks(#suite, #name, ranks, &suite##name##Body);           \
-  }                                                                                 \
+#define TEST_RANKS(suite, name, ranks)                                                        \
+  static void suite##name##Body();                                                            \
+  TEST(suite, name) { ::floe::test::run_on_ranks(#suite, #name, ranks, &suite##name##Body); } \
   static void suite##name##Body()

@@ -10,16 +10,19 @@ namespace floe::test {
 at::Tensor batch_of(const Recipe& recipe, int step, int micro, int rank) {
   auto generator = at::detail::createCPUGenerator(
       static_cast<std::uint64_t>(1000003 * (step + 1) + 1009 * micro + rank));
-  return at::randint(0, recipe.size.vocab, {recipe.batch, recipe.size.context}, generator, at::kLong);
+  return at::randint(0, recipe.size.vocab, {recipe.batch, recipe.size.context}, generator,
+                     at::kLong)
+      .to(recipe.device);
 }
 
 void seed_forward(int step, int micro, int rank) {
   at::manual_seed(static_cast<std::uint64_t>(77777 * (step + 1) + 131 * micro + rank));
 }
 
-ReferenceTrainer::ReferenceTrainer(const Recipe& recipe, int world) : recipe_(recipe), world_(world) {
+ReferenceTrainer::ReferenceTrainer(const Recipe& recipe, int world)
+    : recipe_(recipe), world_(world) {
   model_ = std::make_shared<models::Transformer>(recipe.size);
-  nn::materialize(*model_, recipe.seed);
+  nn::materialize(*model_, recipe.seed, recipe.device);
   nn::set_trainable(*model_, recipe.trainable);
   const at::NoGradGuard no_grad;
   for (auto& p : nn::named_parameters(*model_)) {
@@ -76,7 +79,8 @@ ReferenceTrainer::Outcome ReferenceTrainer::step() {
   step_ += 1;
   for (auto& [name, gradient] : outcome.gradients) {
     at::Tensor g = gradient * factor;
-    at::Tensor steps = at::full({}, static_cast<float>(step_));
+    at::Tensor steps =
+        at::full({}, static_cast<float>(step_), at::TensorOptions().device(recipe_.device));
     const auto& rule = recipe_.adamw.decay;
     const bool decays = rule.patterns.empty() || glob_match_any(rule.patterns, name);
     at::_fused_adamw_({masters_[name]}, {g}, {averages_[name]}, {squares_[name]}, {}, {steps},

@@ -22,6 +22,7 @@ struct Recipe {
   std::uint64_t seed = 7;
   optim::AdamWOptions adamw;
   std::optional<double> clip;
+  at::Device device = at::kCPU;
 };
 
 // What rank `rank` sees in micro-step `micro` of step `step`, the same in every process.

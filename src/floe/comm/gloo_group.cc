@@ -182,8 +182,9 @@ class GlooGroup final : public Group {
 
   Work on_worker(const char* kind, const std::string& label, std::function<void()> job) {
     auto done = std::make_shared<std::future<void>>(worker_.post(std::move(job)));
-    return Work([this, kind, label, done] { guarded(kind, label, [&] { done->get(); }); },
-                [done] { return done->wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
+    return Work(
+        [this, kind, label, done] { guarded(kind, label, [&] { done->get(); }); },
+        [done] { return done->wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
   }
 
   int divisor(Reduce reduce) const { return reduce == Reduce::average ? size() : 1; }

@@ -17,9 +17,7 @@ void Work::wait() {
   state_.reset();
 }
 
-bool Work::done() const {
-  return !state_ || !state_->wait || (state_->done && state_->done());
-}
+bool Work::done() const { return !state_ || !state_->wait || (state_->done && state_->done()); }
 
 std::string Group::describe(const char* kind, const std::string& label) const {
   return str(kind, " '", label, "' on rank ", rank_, " of ", size_, " (group ", name_, ")");
@@ -27,12 +25,11 @@ std::string Group::describe(const char* kind, const std::string& label) const {
 
 Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
                        const std::string& label) {
-  require<CommError>(output.is_contiguous() && input.is_contiguous() &&
-                         output.numel() == input.numel() * size_ &&
-                         output.scalar_type() == input.scalar_type(),
-                     describe("all-gather", label), " needs a contiguous output of ", size_,
-                     " times the input's ", input.numel(), " elements and of its dtype, got ",
-                     output.numel(), " elements");
+  require<CommError>(
+      output.is_contiguous() && input.is_contiguous() && output.numel() == input.numel() * size_ &&
+          output.scalar_type() == input.scalar_type(),
+      describe("all-gather", label), " needs a contiguous output of ", size_, " times the input's ",
+      input.numel(), " elements and of its dtype, got ", output.numel(), " elements");
   traffic_.all_gathers += 1;
   traffic_.all_gather_bytes += static_cast<std::int64_t>(output.nbytes());
   return do_all_gather(output, input, label);

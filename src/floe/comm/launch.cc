@@ -123,7 +123,10 @@ class Launcher {
 
  private:
   void start() {
-    const int port = free_port();
+    const bool given =
+        std::any_of(options_.environment.begin(), options_.environment.end(),
+                    [](const auto& variable) { return variable.first == "MASTER_PORT"; });
+    const int port = given ? 0 : free_port();  // what --env says wins below
     for (int rank = 0; rank < options_.num_ranks; ++rank) {
       Variables variables = rank_environment(rank, options_.num_ranks, port, options_.prefix);
       variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());

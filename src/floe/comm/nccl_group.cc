@@ -17,8 +17,9 @@ namespace {
 
 class NcclGroup final : public Group {
  public:
-  NcclGroup(std::string name, int rank, int size, c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl)
-      : Group(std::move(name), rank, size), nccl_(std::move(nccl)) {}
+  NcclGroup(std::string name, int rank, int size, c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl,
+            c10::Device device)
+      : Group(std::move(name), rank, size), nccl_(std::move(nccl)), device_(device) {}
 
   void abort() override { nccl_->abort(); }
 
@@ -34,7 +35,7 @@ class NcclGroup final : public Group {
                  [&] { return nccl_->_reduce_scatter_base(output, input, options); });
   }
   Work do_all_reduce(at::Tensor tensor, Reduce reduce, const std::string& label) override {
-    if (tensor.is_cpu()) tensor = tensor.cuda();  // barriers carry a CPU token
+    if (tensor.is_cpu()) tensor = tensor.to(device_);  // barriers carry a CPU token
     c10d::AllreduceOptions options;
     options.reduceOp = operation(reduce);
     std::vector<at::Tensor> tensors{tensor};
@@ -70,6 +71,7 @@ class NcclGroup final : public Group {
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl_;
+  c10::Device device_;
 };
 
 }  // namespace
@@ -82,7 +84,7 @@ GroupPtr make_nccl_group(std::string name, const c10::intrusive_ptr<c10d::Store>
   options->timeout = timeout;
   auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
   nccl->setBoundDeviceId(device);
-  return std::make_shared<NcclGroup>(std::move(name), rank, size, std::move(nccl));
+  return std::make_shared<NcclGroup>(std::move(name), rank, size, std::move(nccl), device);
 }
 
 #else

@@ -11,8 +11,8 @@ namespace floe::comm {
 namespace {
 
 template <class T>
-using SumOf = std::conditional_t<
-    std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
+using SumOf =
+    std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
 
 // Calls f with a value of the element type.
 template <class F>
@@ -24,7 +24,9 @@ void with_type(at::ScalarType dtype, F&& f) {
     case at::kHalf: return f(c10::Half{});
     case at::kLong: return f(std::int64_t{});
     case at::kInt: return f(std::int32_t{});
-    default: throw CommError(str("tensors of dtype ", c10::toString(dtype), " cannot be summed over ranks"));
+    default:
+      throw CommError(
+          str("tensors of dtype ", c10::toString(dtype), " cannot be summed over ranks"));
   }
 }
 

@@ -1,12 +1,13 @@
 #include "floe/comm/world.h"
 
 #include <ATen/Context.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <map>
 #include <mutex>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
 #include "floe/comm/fake_group.h"
@@ -86,9 +87,10 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
     const bool wants_cpu = options.device && options.device->is_cpu();
     state->backend = gpu && !wants_cpu ? Backend::nccl : Backend::gloo;
   }
-  require<ConfigError>(state->backend != Backend::mpi,
-                       "dist.backend 'mpi': LibTorch 2.11.0 from PyPI is built without MPI; use gloo "
-                       "or nccl (mpirun still works as the launcher)");
+  require<ConfigError>(
+      state->backend != Backend::mpi,
+      "dist.backend 'mpi': LibTorch 2.11.0 from PyPI is built without MPI; use gloo "
+      "or nccl (mpirun still works as the launcher)");
   require<ConfigError>(state->backend != Backend::fake,
                        "dist.backend 'fake' acts as one rank of many: it is for planning and "
                        "measuring, where rank and world size are given");
@@ -99,6 +101,9 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
       state->backend == Backend::nccl
           ? c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(state->place.local_rank))
           : c10::Device(c10::kCPU));
+  // Operators and streams that name no device mean this one.
+  if (!state->device.is_cpu())
+    c10::impl::VirtualGuardImpl(state->device.type()).setDevice(state->device);
   log::set_rank(state->place.rank, state->place.world_size);
   state->store = meet(state->place, state->timeout);
   state->group = state->make_group("world", state->place.rank, state->place.world_size);

@@ -61,7 +61,8 @@ std::string did_you_mean(const std::string& name, const std::vector<std::string>
   return str("; did you mean '", join(near, "' or '"), "'?");
 }
 
-std::string did_you_mean_pattern(const std::string& pattern, const std::vector<std::string>& names) {
+std::string did_you_mean_pattern(const std::string& pattern,
+                                 const std::vector<std::string>& names) {
   std::string plain;
   for (const char c : pattern)
     if (c != '*' && c != '?') plain += c;

@@ -66,8 +66,9 @@ at::Tensor Transformer::forward(const at::Tensor& ids) {
 
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& ids) {
   const auto T = ids.size(1);
-  return at::cross_entropy_loss(logits.narrow(1, 0, T - 1).reshape({-1, logits.size(2)}).to(at::kFloat),
-                                ids.narrow(1, 1, T - 1).reshape({-1}));
+  return at::cross_entropy_loss(
+      logits.narrow(1, 0, T - 1).reshape({-1, logits.size(2)}).to(at::kFloat),
+      ids.narrow(1, 1, T - 1).reshape({-1}));
 }
 
 }  // namespace floe::models

@@ -20,7 +20,7 @@ auto run_checkpointed(const BoundarySlot& slot, Args& args, Forward forward) {
   bool has_backward = slot.trains;
   for (const at::Tensor* input : inputs) has_backward = has_backward || input->requires_grad();
   if (!has_backward) return std::apply(forward, args);
-  Checkpoint checkpoint(inputs, inputs.empty() ? at::Device(at::kCPU) : inputs[0]->device());
+  Checkpoint checkpoint(inputs);
   auto result = [&] {
     const FirstRun first_run;
     return std::apply(forward, args);

@@ -98,6 +98,8 @@ class RecomputeScope {
     autocast.apply(device.type());
     ++recompute_depth;
   }
+  // Back to the settings outside, before the scope ends.
+  void leave_autocast() { autocast_before_.apply(device_.type()); }
   ~RecomputeScope() {
     --recompute_depth;
     autocast_before_.apply(device_.type());
@@ -131,9 +133,10 @@ class RecomputeNode final : public torch::autograd::Node {
       std::lock_guard lock(mutex_);
       state = state_;
     }
-    require<Error>(state != nullptr,
-                   "a checkpointed forward was differentiated twice; its inputs are gone after the "
-                   "first backward");
+    require<Error>(
+        state != nullptr,
+        "a checkpointed forward was differentiated twice, but its inputs are gone after the "
+        "first backward: run the forward again");
     if (recompute_depth == 0)
       for (const auto& [owner, listener] : listeners()) listener();
     std::vector<at::Tensor> inputs;
@@ -153,6 +156,7 @@ class RecomputeNode final : public torch::autograd::Node {
           roots.push_back(outputs[i]);
           seeds.push_back(grads[i]);
         }
+      scope.leave_autocast();  // backward runs as it would without checkpointing
       if (!roots.empty()) torch::autograd::backward(roots, seeds);
     }
     torch::autograd::variable_list result;
@@ -167,7 +171,11 @@ class RecomputeNode final : public torch::autograd::Node {
 
 }  // namespace
 
-Checkpoint::Checkpoint(TensorRefs& inputs, at::Device device) : state_(std::make_shared<State>()) {
+Checkpoint::Checkpoint(TensorRefs& inputs) : state_(std::make_shared<State>()) {
+  // The accelerator among the inputs' devices, if there is one: lengths and ids may lie on the CPU.
+  at::Device device(at::kCPU);
+  for (const at::Tensor* input : inputs)
+    if (!input->is_cpu()) device = input->device();
   state_->device = device;
   state_->random = RandomState::capture(device);
   state_->autocast = Autocast::current(device.type());

@@ -26,7 +26,7 @@ using Rerun = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor
 // state is that of the constructor's time: make it before the first run.
 class Checkpoint {
  public:
-  Checkpoint(TensorRefs& inputs, at::Device device);
+  explicit Checkpoint(TensorRefs& inputs);
   void attach(TensorRefs& outputs, Rerun rerun);
 
  private:

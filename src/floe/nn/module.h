@@ -66,7 +66,7 @@ std::string class_name(const torch::nn::Module& module);
 struct NamedParameter {
   std::string name;  // the first place, in registration order
   at::Tensor tensor;
-  const Init* init = nullptr;  // null for foreign modules: they have values already
+  const Init* init = nullptr;              // null for foreign modules: they have values already
   std::vector<torch::nn::Module*> owners;  // of each place, the first place first
   std::vector<std::string> other_names;    // further places: tied, or a module under two parents
 };

@@ -16,7 +16,9 @@
 namespace floe::nn {
 
 template <class T>
-concept HasVisitTensors = requires(T value) { value.visit_tensors([](auto&) {}); };
+concept HasVisitTensors = requires(T value) {
+  value.visit_tensors([](auto&) {});
+};
 
 template <class T, class F>
 void visit_tensors(T& value, F&& f);
@@ -27,7 +29,8 @@ template <class T>
 struct Visit {
   template <class F>
   static void run(T& value, F& f) {
-    if constexpr (HasVisitTensors<T>) value.visit_tensors([&](auto& part) { visit_tensors(part, f); });
+    if constexpr (HasVisitTensors<T>)
+      value.visit_tensors([&](auto& part) { visit_tensors(part, f); });
   }
 };
 template <>

@@ -71,18 +71,18 @@ AdamW::AdamW(shard::Engine& engine, AdamWOptions options)
 
 void AdamW::step(double lr) {
   const at::AutoGradMode grad_off(false);
-  // One fused launch per weight decay and device, over the ranges of all groups.
+  // One fused launch per weight decay and dtype, over the ranges of all groups.
   struct Launch {
     std::vector<at::Tensor> values, gradients, averages, squares, steps;
   };
-  std::map<double, Launch> launches;
+  std::map<std::pair<double, at::ScalarType>, Launch> launches;
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor& gradient = groups[g]->gradient();
     if (!gradient.defined()) continue;
     states_[g].steps.add_(1);
     for (const Range& range : ranges_[g]) {
-      Launch& launch = launches[range.weight_decay];
+      Launch& launch = launches[{range.weight_decay, gradient.scalar_type()}];
       const auto part = [&](const at::Tensor& whole) {
         return whole.narrow(0, range.first, range.numel);
       };
@@ -93,9 +93,9 @@ void AdamW::step(double lr) {
       launch.steps.push_back(states_[g].steps);
     }
   }
-  for (auto& [decay, launch] : launches)
+  for (auto& [key, launch] : launches)
     at::_fused_adamw_(launch.values, launch.gradients, launch.averages, launch.squares, {},
-                      launch.steps, lr, options_.beta1, options_.beta2, decay, options_.eps,
+                      launch.steps, lr, options_.beta1, options_.beta2, key.first, options_.eps,
                       /*amsgrad=*/false,
                       /*maximize=*/false);
 }

@@ -1,7 +1,7 @@
 // Optimizers on slices: each rank updates what it owns, nothing is communicated.
 //
 // Note [Ranges]
-// An update is elementwise, so it runs on whole slices. Where learning rate or decay differ inside a
+// An update is elementwise, so it runs on whole slices. Where weight decay differs inside a
 // group (by pattern), the slice is cut into ranges of elements that share them; neighbouring ranges
 // with equal settings are one.
 #pragma once
@@ -30,9 +30,9 @@ struct DecayRule {
   std::vector<std::string> patterns;
 };
 
-// The ranges of a group's slice; padding at its end is in none. Throws ConfigError for a pattern that
-// matches no trainable parameter of the engine.
+// The ranges of a group's slice; padding at its end is in none.
 std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule);
+// Throws ConfigError for a pattern that matches no trainable parameter of the engine.
 void check_patterns(const shard::Engine& engine, const DecayRule& rule);
 
 class Optimizer {

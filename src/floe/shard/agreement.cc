@@ -65,8 +65,10 @@ std::vector<std::string> agreed_lines(const ShardPlan& plan, const ShardOptions&
   lines.push_back(str("prefetch ", options.prefetch));
   lines.push_back(str("cpu_offload ", options.cpu_offload));
   lines.push_back(str("watch_operators ", options.watch_operators));
+  lines.push_back(str("autocast ", options.autocast ? c10::toString(*options.autocast) : "off"));
   lines.push_back(str("cast_inputs ", mixed.cast_inputs));
-  lines.push_back(str("buffers in ", mixed.buffer ? c10::toString(*mixed.buffer) : "their own dtype"));
+  lines.push_back(
+      str("buffers in ", mixed.buffer ? c10::toString(*mixed.buffer) : "their own dtype"));
   for (const PlannedCheckpoint& checkpoint : plan.checkpointed)
     lines.push_back(str("activation checkpointing of '", checkpoint.name, "'"));
   if (options.source)
@@ -94,6 +96,7 @@ void compare_plans(const std::vector<std::string>& lines, comm::World& world) {
     if (const auto text = world.lookup(str(board, other), kReportWait))
       difference = first_difference(lines, split_lines(*text), world.rank(), other);
   }
+  if (difference.empty()) difference = "no rank that differs has answered";
   // Nobody leaves before everybody has read: rank 0 may hold the board.
   world.group()->barrier("plans compared");
   throw ConfigError(str("the ranks do not have the same plan: ", difference,
@@ -116,18 +119,22 @@ std::vector<double> sum_with_ledger(const std::vector<double>& values, const Led
     if (const auto text = world.lookup(str(board, rank), kReportWait))
       reports += str("; rank ", rank, " issued ... ", *text);
   world.group()->barrier("ledgers compared");
-  throw ShardError(str("the ranks went different ways through the model, so nothing was updated: "
-                       "every rank must run the same units in the same order",
-                       reports));
+  throw ShardError(str(
+      "the ranks went different ways through the model, so nothing was updated: "
+      "every rank must run the same units in the same order (look for branches that depend on a "
+      "rank's data, and for handles to parameters kept on one rank only)",
+      reports));
 }
 
 std::vector<Step> forward_steps(const Schedule& schedule, const ShardPlan& plan) {
+  const bool root_is_seen = plan.units.back().slot != nullptr;
   const auto& evaluated = schedule.last(Schedule::PassKind::evaluate);
-  if (!evaluated.empty()) return evaluated;
+  if (!evaluated.empty() && root_is_seen) return evaluated;
   const auto& trained = schedule.last(Schedule::PassKind::train);
-  const auto turn = std::find_if(trained.begin(), trained.end(),
-                                 [](const Step& step) { return step.kind == Step::Kind::backward; });
-  if (turn != trained.begin()) return {trained.begin(), turn};
+  const auto turn = std::find_if(trained.begin(), trained.end(), [](const Step& step) {
+    return step.kind == Step::Kind::backward;
+  });
+  if (turn != trained.begin() && turn != trained.end()) return {trained.begin(), turn};
 
   std::vector<Step> steps;
   std::vector<std::size_t> open;

@@ -18,12 +18,13 @@ bool is_inside(const PlannedUnit& inner, const PlannedUnit& outer) {
 
 // The most that is in use at once when `bytes[u]` is in use while unit u runs, its outer units run
 // around it, and the `ahead` units after it are on their way.
-std::int64_t largest_window(const std::vector<PlannedUnit>& units, const std::vector<std::int64_t>& bytes,
-                            int ahead) {
+std::int64_t largest_window(const std::vector<PlannedUnit>& units,
+                            const std::vector<std::int64_t>& bytes, int ahead) {
   std::int64_t largest = 0;
   for (std::size_t u = 0; u < units.size(); ++u) {
     std::int64_t sum = bytes[u];
-    for (std::size_t next = u + 1; next < units.size() && next <= u + static_cast<std::size_t>(ahead); ++next)
+    for (std::size_t next = u + 1;
+         next < units.size() && next <= u + static_cast<std::size_t>(ahead); ++next)
       if (!is_inside(units[u], units[next])) sum += bytes[next];
     for (std::size_t outer = 0; outer < units.size(); ++outer)
       if (is_inside(units[u], units[outer])) sum += bytes[outer];
@@ -48,7 +49,8 @@ std::int64_t PlannedGroup::gradient_bytes() const {
 
 std::int64_t ShardPlan::pool_bytes() const {
   std::vector<std::int64_t> passing(units.size(), 0);
-  std::int64_t kept = 0;  // through the whole forward: for backward, or for another unit that is tied
+  std::int64_t kept =
+      0;  // through the whole forward: for backward, or for another unit that is tied
   for (const PlannedGroup& group : groups) {
     if (group.units.size() > 1 || (group.keep_until_backward() && group.needed_in_backward))
       kept += group.gathered_bytes();
@@ -120,12 +122,11 @@ std::vector<std::string> ShardPlan::lines() const {
     for (const std::size_t g : unit.groups) {
       const PlannedGroup& group = groups[g];
       if (&units[group.units.front()] != &unit) continue;
-      result.push_back(str("group '", group.name, "': ", name_of(group.strategy),
-                           group.resident ? " resident" : "", ", ", group.layout.numel(),
-                           " elements over ", group.shard_size, " ranks, stored ",
-                           c10::toString(group.storage_dtype), ", gathered ",
-                           c10::toString(group.param_dtype), ", reduced ",
-                           c10::toString(group.reduce_dtype)));
+      result.push_back(str(
+          "group '", group.name, "': ", name_of(group.strategy), group.resident ? " resident" : "",
+          ", ", group.layout.numel(), " elements over ", group.shard_size, " ranks, stored ",
+          c10::toString(group.storage_dtype), ", gathered ", c10::toString(group.param_dtype),
+          ", reduced ", c10::toString(group.reduce_dtype)));
       for (const std::size_t p : group.parameters)
         result.push_back(str("parameter '", parameters[p].name, "' of shape [",
                              join(parameters[p].shape), "]",

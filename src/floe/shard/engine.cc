@@ -2,7 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -34,7 +34,8 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
 };
 
 std::shared_ptr<comm::World> required(std::shared_ptr<comm::World> world) {
-  require<ConfigError>(world != nullptr, "ShardOptions::world is missing: pass comm::World::join()");
+  require<ConfigError>(world != nullptr,
+                       "ShardOptions::world is missing: pass comm::World::join()");
   return world;
 }
 
@@ -71,7 +72,8 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, S
   };
   context_.gradient_buffer_ahead = [this](std::int64_t bytes) {
     return any_group_ahead([bytes](const Step& step, const FlatGroup& group) {
-      return step.kind == Step::Kind::backward && !group.complete() && group.plan().gradient_bytes() == bytes;
+      return step.kind == Step::Kind::backward && !group.complete() &&
+             group.plan().gradient_bytes() == bytes;
     });
   };
   compare_plans(agreed_lines(plan_, options_), *context_.world);
@@ -94,7 +96,8 @@ Engine::~Engine() {
   for (auto& unit : units_)
     if (unit->plan().slot && unit->plan().slot->boundary == unit.get())
       unit->plan().slot->boundary = nullptr;
-  for (const PlannedCheckpoint& checkpoint : plan_.checkpointed) checkpoint.slot->checkpointed = false;
+  for (const PlannedCheckpoint& checkpoint : plan_.checkpointed)
+    checkpoint.slot->checkpointed = false;
   for (FlatGroup* group : trainable_)
     for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
       torch::autograd::impl::set_post_acc_grad_hooks(group->leaf(i), nullptr);
@@ -111,12 +114,13 @@ void Engine::connect() {
     const auto parameters = checkpoint.module->parameters();
     checkpoint.slot->checkpointed = true;
     checkpoint.slot->trains = std::any_of(parameters.begin(), parameters.end(),
-                               [](const at::Tensor& p) { return p.requires_grad(); });
+                                          [](const at::Tensor& p) { return p.requires_grad(); });
   }
   for (FlatGroup* group : trainable_)
     for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
       torch::autograd::impl::set_post_acc_grad_hooks(
-          group->leaf(i), std::make_unique<GradientHook>([this, group, i] { on_gradient(*group, i); }));
+          group->leaf(i),
+          std::make_unique<GradientHook>([this, group, i] { on_gradient(*group, i); }));
   nn::add_recompute_listener(this, [this] {
     if (schedule_.open()) enter_backward();
   });
@@ -126,11 +130,17 @@ void Engine::connect() {
 // ---- around a unit's calls ----
 
 void Engine::visit(Unit& unit, Step::Kind kind, std::uint64_t groups) {
-  if (!schedule_.open())
-    schedule_.begin(at::GradMode::is_enabled() || kind == Step::Kind::backward
+  const auto pass = at::GradMode::is_enabled() || kind == Step::Kind::backward
                         ? Schedule::PassKind::train
-                        : Schedule::PassKind::evaluate);
+                        : Schedule::PassKind::evaluate;
+  // A pass whose end nobody could see (no backward came, the root has no boundary) ends when one of
+  // another kind begins, or the same one anew.
+  if (schedule_.open() && forward_depth_ == 0 && context_.phase == Phase::forward &&
+      (pass != schedule_.kind() || schedule_.begins_with(unit.id())) && !any_call_waits())
+    end_pass();
+  if (!schedule_.open()) schedule_.begin(pass);
   if (kind == Step::Kind::forward) {
+    if (forward_depth_ == 0 && context_.phase != Phase::backward) enter_autocast();
     forward_depth_ += 1;
     if (context_.phase != Phase::backward) context_.phase = Phase::forward;
   }
@@ -142,8 +152,23 @@ void Engine::visit(Unit& unit, Step::Kind kind, std::uint64_t groups) {
 void Engine::left(Unit& unit) {
   schedule_.record({unit.id(), Step::Kind::leave, 0});
   forward_depth_ -= 1;
-  if (forward_depth_ == 0 && schedule_.kind() == Schedule::PassKind::evaluate) end_pass();
+  if (forward_depth_ > 0 || context_.phase == Phase::backward) return;
+  leave_autocast();
+  // A pass ends with its backward. Where none will come (no gradients, or nothing that has one), it ends
+  // with the root's forward; a root without a boundary is never seen to end, so there it goes on.
+  if (unit.id() + 1 == units_.size() && !any_call_waits()) end_pass();
 }
+
+bool Engine::any_call_waits() const {
+  return std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->waits(); });
+}
+
+void Engine::enter_autocast() {
+  if (!options_.autocast || autocast_) return;
+  autocast_.emplace(context_.device.type(), *options_.autocast);
+}
+
+void Engine::leave_autocast() { autocast_.reset(); }
 
 void Engine::prefetch() {
   int depth = 0;
@@ -173,7 +198,8 @@ bool Engine::next_is_backward_of(const Unit& unit) const {
     if (step->unit == unit.id()) return step->kind == Step::Kind::backward;
     const auto& groups = units_[step->unit]->groups();
     for (std::size_t i = 0; i < groups.size(); ++i)
-      if (step->groups >> i & 1 && !groups[i]->plan().in_place() && !groups[i]->held()) return false;
+      if (step->groups >> i & 1 && !groups[i]->plan().in_place() && !groups[i]->held())
+        return false;
   }
   return false;
 }
@@ -193,7 +219,8 @@ bool Engine::any_group_ahead(F&& fits) const {
   int visits = 0;
   for (const Step* step = schedule_.ahead_begin(); step != schedule_.ahead_end(); ++step) {
     if (step->kind == Step::Kind::leave) continue;
-    if (visits++ > options_.prefetch + 1) return false;  // far ahead: an idle buffer is not worth it
+    if (visits++ > options_.prefetch + 1)
+      return false;  // far ahead: an idle buffer is not worth it
     for (const FlatGroup* group : units_[step->unit]->groups())
       if (fits(*step, *group)) return true;
   }
@@ -213,8 +240,9 @@ void Engine::abandon() {
   forward_depth_ = 0;
   backward_task_ = -1;
   for (auto& unit : units_) unit->abandon_calls();
-  for (FlatGroup* group : trainable_) group->clear_gradient();
+  for (auto& group : groups_) group->reset();
   reducing_ = nullptr;
+  leave_autocast();
   end_pass();
 }
 
@@ -263,17 +291,27 @@ void Engine::finish_backward() {
 
 Agreement Engine::agree(bool locally_finite, std::span<const double> values) {
   const at::AutoGradMode grad_off(false);
-  double squares = 0;
-  bool finite = locally_finite;
+  std::vector<at::Tensor> norms;
+  std::vector<int> replicas;
   for (const FlatGroup* group : trainable_) {
     if (!group->gradient().defined()) continue;
-    const double norm = at::linalg_vector_norm(group->gradient(), 2).item<double>();
-    finite = finite && std::isfinite(norm);
-    squares += norm * norm / group->plan().replicas;
+    norms.push_back(at::linalg_vector_norm(group->gradient(), 2).to(at::kDouble));
+    replicas.push_back(group->plan().replicas);
+  }
+  double squares = 0;
+  bool finite = locally_finite;
+  if (!norms.empty()) {
+    const at::Tensor all = at::stack(norms).cpu();  // one wait for the device
+    for (std::size_t i = 0; i < norms.size(); ++i) {
+      const double norm = all.const_data_ptr<double>()[i];
+      finite = finite && std::isfinite(norm);
+      squares += norm * norm / replicas[i];
+    }
   }
   std::vector<double> mine{finite ? squares : 0.0, finite ? 0.0 : 1.0};
   mine.insert(mine.end(), values.begin(), values.end());
-  context_.tell(Event::Kind::agree, "", "", static_cast<std::int64_t>(mine.size() * sizeof(double)));
+  context_.tell(Event::Kind::agree, "", "",
+                static_cast<std::int64_t>((Ledger::kWords + mine.size()) * sizeof(double)));
   const std::vector<double> sums = sum_with_ledger(mine, context_.ledger, *context_.world);
   Agreement result;
   result.finite = sums[1] == 0;
@@ -335,7 +373,9 @@ at::Tensor Engine::full_parameter(const std::string& name) {
   std::size_t i = 0;
   FlatGroup& group = group_of(name, i);
   const auto& layout = group.plan().layout;
-  return group.gather_values().narrow(0, layout.offset(i), layout.numel(i)).view(group.parameter(i).shape);
+  return group.gather_values()
+      .narrow(0, layout.offset(i), layout.numel(i))
+      .view(group.parameter(i).shape);
 }
 
 at::Tensor Engine::full_gradient(const std::string& name) {

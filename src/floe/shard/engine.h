@@ -14,10 +14,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "floe/nn/autocast.h"
 #include "floe/shard/flat_group.h"
 #include "floe/shard/observer.h"
 #include "floe/shard/options.h"
@@ -105,6 +107,10 @@ class Engine {
   // ---- called by units, on the way ----
   void visit(Unit& unit, Step::Kind kind, std::uint64_t groups);
   void left(Unit& unit);
+  // Whether some unit's backward is still to come.
+  bool any_call_waits() const;
+  void enter_autocast();
+  void leave_autocast();
   // Whether nothing that is not whole now comes between here and the unit's own backward.
   bool next_is_backward_of(const Unit& unit) const;
   // Whether a forward of another unit in this pass uses the group again.
@@ -128,6 +134,7 @@ class Engine {
   std::vector<std::unique_ptr<Unit>> units_;
   std::unique_ptr<OperatorWatch> watch_;
   Schedule schedule_;
+  std::optional<nn::AutocastScope> autocast_;  // around the outermost forward
   int forward_depth_ = 0;
   int backward_task_ = -1;
   bool gradient_sync_ = true;

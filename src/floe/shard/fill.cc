@@ -64,7 +64,10 @@ void check_source(const ShardPlan& plan, const ShardOptions& options) {
       defects.push_back(str("'", parameter.name, "' has shape [", join(info->shape),
                             "] in the file and [", join(parameter.shape), "] in the model"));
     if (!info && !parameter.init && nn::is_hollow(parameter.tensor))
-      defects.push_back(str("'", parameter.name, "' is in no file and has no initial values"));
+      defects.push_back(str(
+          "'", parameter.name,
+          "' is in no file and has no initial values: add it to the source, or register it with an "
+          "Init"));
   }
   require<DataError>(defects.empty(), "the weights do not fit the model: ", join(defects, "; "));
 }

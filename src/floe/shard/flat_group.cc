@@ -1,14 +1,15 @@
 #include "floe/shard/flat_group.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <utility>
 
 #include "floe/core/error.h"
+#include "floe/core/log.h"
 
 namespace floe::shard {
 namespace {
@@ -56,6 +57,11 @@ FlatGroup::FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& 
   arrived_ = filled_;
 }
 
+FlatGroup::~FlatGroup() {
+  gather_ = {};
+  if (buffer_.defined()) attach(nullptr);  // the model may outlive the engine, its buffers do not
+}
+
 const PlannedParameter& FlatGroup::parameter(std::size_t index) const {
   return whole_plan_.parameters[plan_.parameters[index]];
 }
@@ -65,8 +71,8 @@ void FlatGroup::adopt_parameters() {
     at::Tensor leaf = this->leaf(i);
     {
       const at::AutoGradMode grad_off(false);
-      leaf.set_data(flat_.narrow(0, plan_.layout.offset(i), plan_.layout.numel(i))
-                        .view(parameter(i).shape));
+      leaf.set_data(
+          flat_.narrow(0, plan_.layout.offset(i), plan_.layout.numel(i)).view(parameter(i).shape));
       leaf.mutable_grad().reset();
     }
     leaf.requires_grad_(plan_.trainable);
@@ -75,19 +81,14 @@ void FlatGroup::adopt_parameters() {
   }
   references_at_rest_ = references();
   if (plan_.in_place()) return;
-  unreadable_ = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(plan_.gathered_bytes()),
-                             at::DataPtr(nullptr, context_.device), /*allocator=*/nullptr, /*resizable=*/false);
-  unreadable_.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
-      str("a parameter of '", plan_.name, "' was read while it is released: parameters are whole only ",
-          "while their unit runs; call modules as module(x) or nn::call(module, x), not module->forward(x)"));
+  unreadable_ = c10::Storage(
+      c10::Storage::use_byte_size_t(), static_cast<std::size_t>(plan_.gathered_bytes()),
+      at::DataPtr(nullptr, context_.device), /*allocator=*/nullptr, /*resizable=*/false);
+  unreadable_.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(str(
+      "a parameter of '", plan_.name, "' was read while it is released: parameters are whole only ",
+      "while their unit runs; call modules as module(x) or nn::call(module, x), not "
+      "module->forward(x)"));
   attach(nullptr);
-}
-
-void FlatGroup::set_requires_grad(bool on) {
-  for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
-    at::Tensor leaf = this->leaf(i);
-    leaf.requires_grad_(on);
-  }
 }
 
 // ---- gathering ----
@@ -129,12 +130,31 @@ void FlatGroup::finish_gather(std::string_view unit) {
   const Stopwatch watch;
   gather_.wait();
   state_ = State::whole;
+  // Handles that were alive when the model was sharded may have gone since.
+  references_at_rest_ = std::min(references_at_rest_, references());
   if (plan_.shard_size > 1) context_.tell(Event::Kind::wait, unit, plan_.name, 0, watch.seconds());
 }
 
 void FlatGroup::drop(std::string_view unit, bool again_soon) {
   holds_ -= 1;
   if (holds_ == 0 && !again_soon) release(unit);
+}
+
+void FlatGroup::reset() noexcept {
+  holds_ = 0;
+  try {
+    finish_reduce();
+  } catch (const std::exception& e) {
+    log::debug("given up: ", e.what());
+  }
+  try {
+    release("");
+  } catch (const std::exception& e) {
+    log::debug("given up: ", e.what());
+  }
+  close_gradient_buffer();
+  gradient_ = reduced_ = at::Tensor();
+  gradient_reduced_ = dirty_ = false;
 }
 
 void FlatGroup::drop_unused() {
@@ -150,10 +170,12 @@ void FlatGroup::release(std::string_view unit) {
     failure = std::current_exception();
   }
   attach(nullptr);
-  context_.pool.give_back(std::move(buffer_), context_.parameter_buffer_ahead(plan_.gathered_bytes()));
+  context_.pool.give_back(std::move(buffer_),
+                          context_.parameter_buffer_ahead(plan_.gathered_bytes()));
   buffer_ = at::Tensor();
   state_ = State::released;
-  context_.tell(Event::Kind::release, unit, plan_.name, plan_.gathered_bytes());
+  if (plan_.shard_size > 1)
+    context_.tell(Event::Kind::release, unit, plan_.name, plan_.gathered_bytes());
   if (failure) std::rethrow_exception(failure);
 }
 
@@ -197,7 +219,6 @@ void FlatGroup::open_gradient_buffer() {
     if (!gradient_.defined()) gradient_ = at::empty({plan_.layout.padded_numel()}, options);
     unreduced_ = gradient_;
   } else {
-    finish_reduce();
     unreduced_buffer_ = context_.gradient_pool.take(plan_.gradient_bytes());
     unreduced_ = unreduced_buffer_.narrow(0, 0, plan_.gradient_bytes()).view(plan_.reduce_dtype);
   }
@@ -206,11 +227,13 @@ void FlatGroup::open_gradient_buffer() {
 }
 
 bool FlatGroup::take_over(const at::Tensor& gradient) {
-  if (plan_.parameters.size() != 1 || unreduced_.defined() || plan_.layout.padded_numel() != plan_.layout.numel() ||
+  if (plan_.parameters.size() != 1 || unreduced_.defined() ||
+      plan_.layout.padded_numel() != plan_.layout.numel() ||
       gradient.scalar_type() != plan_.reduce_dtype || !gradient.is_contiguous())
     return false;
   if (gradient_in_place() && gradient_.defined()) return false;
-  finish_reduce();
+  // An all-reduce writes, and this gradient may share memory with one that is still on its way.
+  if (plan_.shard_size == 1 && plan_.replicas > 1) return false;
   unreduced_ = gradient.view({-1});
   if (gradient_in_place()) gradient_ = unreduced_;
   return true;
@@ -235,6 +258,9 @@ bool FlatGroup::accumulate(std::size_t index) {
   at::Tensor leaf = this->leaf(index);
   at::Tensor& gradient = leaf.mutable_grad();
   if (!gradient.defined()) return false;
+  // A second arrival in one backward (a recomputed unit that ran twice) must not write into what is
+  // being reduced.
+  finish_reduce();
   if (take_over(gradient)) {
     gradient.reset();
     filled_[index] = arrived_[index] = dirty_ = true;
@@ -281,7 +307,8 @@ void FlatGroup::begin_reduce() {
   }
   if (plan_.replicas > 1) {
     context_.ledger.add("all-reduce", id_, plan_.name, slice_bytes);
-    context_.tell(sliced ? Event::Kind::replicate : Event::Kind::reduce, "", plan_.name, slice_bytes);
+    context_.tell(sliced ? Event::Kind::replicate : Event::Kind::reduce, "", plan_.name,
+                  slice_bytes);
   }
   reduction_ = context_.side.run([&]() -> comm::Work {
     comm::Work work;

@@ -12,8 +12,9 @@
 // Note [Who needs the parameters in backward]
 // Nobody has to say it: what backward reads, autograd has saved, and what it saved it refers to. If
 // after a forward the parameters and their storage have no more references than at rest, its backward
-// does without them (an embedding's does), and they are not gathered for it. Any other reference (a
-// graph that is still alive, a handle of the user's) can only make them be gathered needlessly.
+// does without them (an embedding's does), and they are not gathered for it. Another reference (a
+// graph that is still alive, a handle of the user's) makes them be gathered needlessly; it has to be
+// there on all ranks or on none.
 //
 // Note [Gradients]
 // A gradient that autograd has finished is moved into its place in a flat buffer of the reduction's
@@ -38,6 +39,7 @@ class FlatGroup {
  public:
   // Makes the slice, uninitialised. Collective: its process groups are made on first use.
   FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole, Context& context);
+  ~FlatGroup();
   FlatGroup(const FlatGroup&) = delete;
   FlatGroup& operator=(const FlatGroup&) = delete;
 
@@ -59,7 +61,6 @@ class FlatGroup {
   // This rank's slice of the reduced gradient; undefined when none has arrived since `clear_gradient`.
   const at::Tensor& gradient() const { return gradient_; }
   std::vector<Piece> pieces() const { return plan_.layout.pieces(shard_rank_); }
-  const comm::Mesh& mesh() const { return mesh_; }
 
   // ---- gathering. Collective over the shard group where it is sliced. ----
   bool whole() const { return state_ != State::released; }
@@ -74,6 +75,8 @@ class FlatGroup {
   void drop(std::string_view unit, bool again_soon = false);
   // Gives up what was gathered ahead and never used.
   void drop_unused();
+  // Gives up everything that a broken pass left: holds, buffers, gradients.
+  void reset() noexcept;
 
   // Whether anybody refers to the parameters or their storage beyond those who always do.
   bool is_saved() const { return references() > references_at_rest_; }
@@ -96,9 +99,6 @@ class FlatGroup {
   bool reducing() const { return reduction_.pending(); }
   bool reduced() const { return reduction_.done(); }
   void clear_gradient();
-
-  // Stops (or lets) autograd compute gradients for this group.
-  void set_requires_grad(bool on);
 
  private:
   enum class State { released, gathering, whole };
@@ -123,25 +123,25 @@ class FlatGroup {
   int shard_rank_;
 
   at::Tensor shard_;
-  at::Tensor flat_;                       // [padded] over the persistent storage
-  c10::Storage unreadable_;               // under the parameters while the group is released
+  at::Tensor flat_;          // [padded] over the persistent storage
+  c10::Storage unreadable_;  // under the parameters while the group is released
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   std::int64_t references_at_rest_ = 0;
   State state_ = State::released;
   int holds_ = 0;
-  at::Tensor buffer_;                     // from the pool, under the storage
+  at::Tensor buffer_;  // from the pool, under the storage
   SideOp gather_;
 
-  at::Tensor gradient_;                   // [shard_numel], storage dtype
-  at::Tensor unreduced_;                  // [padded], reduce dtype
-  at::Tensor unreduced_buffer_;           // from the gradient pool; undefined when in place
-  std::vector<bool> filled_;              // which parameters have a value in `unreduced_`
-  std::vector<bool> arrived_;             // ... received one in this backward
+  at::Tensor gradient_;          // [shard_numel], storage dtype
+  at::Tensor unreduced_;         // [padded], reduce dtype
+  at::Tensor unreduced_buffer_;  // from the gradient pool; undefined when in place
+  std::vector<bool> filled_;     // which parameters have a value in `unreduced_`
+  std::vector<bool> arrived_;    // ... received one in this backward
   std::size_t num_arrived_ = 0;
   bool dirty_ = false;
-  bool gradient_reduced_ = false;         // `gradient_` holds a finished reduction
+  bool gradient_reduced_ = false;  // `gradient_` holds a finished reduction
   SideOp reduction_;
-  at::Tensor reduced_;                    // the reduction's output
+  at::Tensor reduced_;  // the reduction's output
 };
 
 }  // namespace floe::shard

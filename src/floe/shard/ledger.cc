@@ -36,8 +36,8 @@ std::string Ledger::recent() const {
   std::vector<std::string> lines;
   for (std::uint64_t n = count_ > kRecent ? count_ - kRecent : 0; n < count_; ++n) {
     const Entry& entry = recent_[n % kRecent];
-    lines.push_back(str("#", n + 1, " ", entry.kind, " ", *entry.group, " (",
-                        format_bytes(entry.bytes), ")"));
+    lines.push_back(
+        str("#", n + 1, " ", entry.kind, " ", *entry.group, " (", format_bytes(entry.bytes), ")"));
   }
   return join(lines);
 }

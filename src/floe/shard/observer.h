@@ -10,14 +10,14 @@ enum class Phase { idle, forward, backward, update };
 
 struct Event {
   enum class Kind {
-    gather,        // an all-gather was issued
-    prefetch,      // the same, ahead of use
-    wait,          // the computation waited for a gather or a reduction; see `seconds`
-    release,       // gathered memory went back to the pool
-    keep,          // a unit stays gathered from its forward to its backward
-    reduce,        // a reduce-scatter (or, without slices, an all-reduce) was issued
-    replicate,     // an all-reduce over copies was issued (hybrid)
-    agree,         // the one small all-reduce of a step
+    gather,     // an all-gather was issued
+    prefetch,   // the same, ahead of use
+    wait,       // the computation waited for a gather or a reduction; see `seconds`
+    release,    // gathered memory went back to the pool
+    keep,       // a unit stays gathered from its forward to its backward
+    reduce,     // a reduce-scatter (or, without slices, an all-reduce) was issued
+    replicate,  // an all-reduce over copies was issued (hybrid)
+    agree,      // the one small all-reduce of a step
   };
   Kind kind = Kind::gather;
   Phase phase = Phase::idle;

@@ -15,6 +15,8 @@ std::vector<OperatorWatch*>& watches() {
   return instance;
 }
 
+at::CallbackHandle callback = 0;  // while there are watches
+
 thread_local bool inside = false;  // what gathering itself runs is not watched
 
 std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& function) {
@@ -45,14 +47,15 @@ OperatorWatch::OperatorWatch(Engine& engine) : engine_(engine) {
   }
   watches().push_back(this);
   if (watches().size() == 1)
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&on_operator)
-                                        .needsInputs(true)
-                                        .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+    callback = at::addGlobalCallback(
+        at::RecordFunctionCallback(&on_operator)
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 OperatorWatch::~OperatorWatch() {
   std::erase(watches(), this);
-  if (handle_) at::removeCallback(handle_);
+  if (watches().empty()) at::removeCallback(callback);
 }
 
 void OperatorWatch::touch(const at::RecordFunction& function) {

@@ -42,7 +42,6 @@ class OperatorWatch {
   Engine& engine_;
   std::unordered_map<const c10::StorageImpl*, std::size_t> unit_of_storage_;
   std::vector<std::size_t> whole_;  // watched units that are gathered now
-  at::CallbackHandle handle_ = 0;
 };
 
 }  // namespace floe::shard

@@ -37,7 +37,7 @@ enum class Residency {
 
 struct MixedPrecision {
   std::optional<c10::ScalarType> param;   // of gathered parameters; null: as they are
-  std::optional<c10::ScalarType> reduce;  // of gradient reductions; null: that of gradients
+  std::optional<c10::ScalarType> reduce;  // of gradient reductions; null: as `param`
   std::optional<c10::ScalarType> buffer;  // of floating-point buffers; null: as they are
   bool cast_inputs = true;                // floating-point inputs of units become `param`
 };
@@ -69,6 +69,9 @@ struct ShardOptions {
   std::vector<std::pair<std::string, Strategy>> unit_strategies;
 
   MixedPrecision mixed_precision;
+  // Runs forwards under torch's autocast in that dtype. Apart from mixed precision, which decides how
+  // parameters are stored, gathered and reduced whatever autocast says.
+  std::optional<c10::ScalarType> autocast;
   FrozenOptions frozen;
   bool cpu_offload = false;  // slices, their gradients and optimizer state stay in host memory
   int prefetch = 1;          // how many units ahead are gathered while one computes

@@ -36,7 +36,9 @@ std::vector<Place> places_of(torch::nn::Module& root) {
   return places;
 }
 
-bool is_pattern(const std::string& entry) { return entry.find_first_of(".*?[") != std::string::npos; }
+bool is_pattern(const std::string& entry) {
+  return entry.find_first_of(".*?[") != std::string::npos;
+}
 
 bool matches(const std::string& entry, const std::string& name, const torch::nn::Module& module) {
   if (is_pattern(entry)) return glob_match(entry, name);
@@ -60,7 +62,8 @@ std::vector<const Place*> select(const std::vector<Place>& places, const std::st
   const std::string near = is_pattern(entry)
                                ? did_you_mean_pattern(entry, names)
                                : did_you_mean(entry, {classes.begin(), classes.end()});
-  throw ConfigError(str(key, ": '", entry, "' matches no module", near, " (classes in this model: ", join(classes), ")"));
+  throw ConfigError(str(key, ": '", entry, "' matches no module", near,
+                        " (classes in this model: ", join(classes), ")"));
 }
 
 std::int64_t own_numel(torch::nn::Module& module) {
@@ -71,7 +74,8 @@ std::int64_t own_numel(torch::nn::Module& module) {
 
 class Planner {
  public:
-  Planner(torch::nn::Module& root, const Policy& policy, const ShardOptions& options, int world_size)
+  Planner(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
+          int world_size)
       : root_(root), policy_(policy), options_(options), places_(places_of(root)) {
     plan_.world_size = world_size;
     plan_.prefetch = options.prefetch;
@@ -112,8 +116,8 @@ class Planner {
       planned.numel = p.tensor.numel();
       planned.trainable = options_.trainable ? trains_by_pattern(p) : p.tensor.requires_grad();
       require<ConfigError>(!planned.trainable || at::isFloatingType(p.tensor.scalar_type()),
-                           "parameter '", p.name, "' of dtype ", c10::toString(p.tensor.scalar_type()),
-                           " cannot train; freeze it");
+                           "parameter '", p.name, "' of dtype ",
+                           c10::toString(p.tensor.scalar_type()), " cannot train; freeze it");
       planned.tensor = p.tensor;
       planned.init = p.init;
       owners_.push_back(p.owners);
@@ -230,7 +234,6 @@ class Planner {
 
   void make_groups() {
     std::map<std::tuple<std::vector<std::size_t>, bool, int, int, int>, std::size_t> known;
-    for (const PlannedUnit& unit : plan_.units) strategy_of(unit);
     check_unit_strategies();
     for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
       const auto& p = plan_.parameters[i];
@@ -246,7 +249,8 @@ class Planner {
       if (is_new) {
         blank.name = str(plan_.units[units.front()].label(), units.size() > 1 ? " tied" : "",
                          p.trainable ? " trainable" : " frozen");
-        for (const std::size_t unit : units) plan_.units[unit].groups.push_back(plan_.groups.size());
+        for (const std::size_t unit : units)
+          plan_.units[unit].groups.push_back(plan_.groups.size());
         plan_.groups.push_back(std::move(blank));
       }
       plan_.groups[place->second].parameters.push_back(i);
@@ -256,13 +260,15 @@ class Planner {
 
   void check_unit_strategies() const {
     for (const auto& [entry, strategy] : options_.unit_strategies) {
-      const bool any = std::any_of(plan_.units.begin(), plan_.units.end(), [&](const PlannedUnit& u) {
-        return matches(entry, u.name, *u.module);
-      });
+      const bool any =
+          std::any_of(plan_.units.begin(), plan_.units.end(),
+                      [&](const PlannedUnit& u) { return matches(entry, u.name, *u.module); });
       if (!any) {
         std::vector<std::string> names;
-        for (const auto& unit : plan_.units) names.push_back(is_pattern(entry) ? unit.name : unit.class_name);
-        throw ConfigError(str("strategy per unit: '", entry, "' matches no unit", did_you_mean(entry, names)));
+        for (const auto& unit : plan_.units)
+          names.push_back(is_pattern(entry) ? unit.name : unit.class_name);
+        throw ConfigError(
+            str("strategy per unit: '", entry, "' matches no unit", did_you_mean(entry, names)));
       }
     }
   }
@@ -279,8 +285,8 @@ class Planner {
     group.needed_in_backward = false;
     for (const std::size_t i : group.parameters) {
       // A tied parameter is used again further up than its first place.
-      const bool above = first_trainable_ >= 0 && (static_cast<std::int64_t>(i) > first_trainable_ ||
-                                                   owners_[i].size() > 1);
+      const bool above = first_trainable_ >= 0 &&
+                         (static_cast<std::int64_t>(i) > first_trainable_ || owners_[i].size() > 1);
       const bool reads_weights = std::any_of(owners_[i].begin(), owners_[i].end(), [](auto* owner) {
         const auto* own = dynamic_cast<const nn::Module*>(owner);
         return !own || own->weights_in_backward();
@@ -306,21 +312,23 @@ class Planner {
   // A forward that runs again reads all of the unit's parameters, if its backward exists.
   void mark_recomputed(PlannedUnit& unit) {
     unit.recomputes = true;
-    const bool has_backward = std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
-      const auto& indices = plan_.groups[g].parameters;
-      return first_trainable_ >= 0 && std::any_of(indices.begin(), indices.end(), [&](std::size_t i) {
-        return static_cast<std::int64_t>(i) >= first_trainable_;
-      });
-    });
+    const bool has_backward =
+        std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
+          const auto& indices = plan_.groups[g].parameters;
+          return first_trainable_ >= 0 &&
+                 std::any_of(indices.begin(), indices.end(), [&](std::size_t i) {
+                   return static_cast<std::int64_t>(i) >= first_trainable_;
+                 });
+        });
     if (has_backward)
       for (const std::size_t g : unit.groups) plan_.groups[g].needed_in_backward = true;
   }
 
   void check_boundaries() const {
     for (const PlannedUnit& unit : plan_.units) {
-      const bool must_gather = std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
-        return !plan_.groups[g].in_place();
-      });
+      const bool must_gather =
+          std::any_of(unit.groups.begin(), unit.groups.end(),
+                      [&](std::size_t g) { return !plan_.groups[g].in_place(); });
       require<ConfigError>(
           unit.slot || options_.watch_operators || !must_gather, "unit '", unit.label(),
           "' is a foreign ", unit.class_name,

@@ -32,33 +32,31 @@ struct PlannedParameter {
 };
 
 struct PlannedGroup {
-  std::string name;                       // "layers.3 frozen"
-  std::vector<std::size_t> units;         // that use it; the first is its home
-  std::vector<std::size_t> parameters;    // in flat order
+  std::string name;                     // "layers.3 frozen"
+  std::vector<std::size_t> units;       // that use it; the first is its home
+  std::vector<std::size_t> parameters;  // in flat order
   bool trainable = false;
-  bool resident = false;                  // whole on every rank, nothing to gather
+  bool resident = false;  // whole on every rank, nothing to gather
   Strategy strategy = Strategy::full_shard;
-  int shard_size = 1;                     // over how many ranks it is sliced
-  int replicas = 1;                       // how many ranks hold the same slice
+  int shard_size = 1;                           // over how many ranks it is sliced
+  int replicas = 1;                             // how many ranks hold the same slice
   c10::ScalarType storage_dtype = c10::kFloat;  // of the slices; fp32 masters for what trains
   c10::ScalarType param_dtype = c10::kFloat;    // gathered
   c10::ScalarType reduce_dtype = c10::kFloat;   // of its gradients' reduction
-  bool offloaded = false;                 // slices, gradients and optimizer state in host memory
-  bool needed_in_backward = true;         // by the closed formula; the engine looks at the graph
+  bool offloaded = false;          // slices, gradients and optimizer state in host memory
+  bool needed_in_backward = true;  // by the closed formula; the engine looks at the graph
   FlatLayout layout;
 
-  std::int64_t gathered_bytes() const;    // 0 when nothing has to be gathered
+  std::int64_t gathered_bytes() const;  // 0 when nothing has to be gathered
   std::int64_t shard_bytes() const;
-  std::int64_t gradient_bytes() const;    // the reduction's input; 0 for frozen
+  std::int64_t gradient_bytes() const;  // the reduction's input; 0 for frozen
   bool keep_until_backward() const { return strategy == Strategy::shard_grad_op; }
   // The slice is the whole and has the gathered dtype: parameters are views of it, always.
-  bool in_place() const {
-    return shard_size == 1 && storage_dtype == param_dtype && !offloaded;
-  }
+  bool in_place() const { return shard_size == 1 && storage_dtype == param_dtype && !offloaded; }
 };
 
 struct PlannedUnit {
-  std::string name;        // dotted; "" is the root
+  std::string name;  // dotted; "" is the root
   std::string class_name;
   torch::nn::Module* module = nullptr;
   nn::BoundarySlot* slot = nullptr;  // null: a foreign module without a boundary

@@ -18,7 +18,9 @@ std::int64_t size_of(const at::Tensor& buffer) { return buffer.numel(); }
 BufferPool::BufferPool(std::string name, c10::Device device, std::int64_t capacity_bytes)
     : name_(std::move(name)), device_(device), capacity_bytes_(capacity_bytes) {}
 
-bool BufferPool::has_room(std::int64_t bytes) const { return used_bytes_ + bytes <= capacity_bytes_; }
+bool BufferPool::has_room(std::int64_t bytes) const {
+  return used_bytes_ + bytes <= capacity_bytes_;
+}
 
 at::Tensor BufferPool::take(std::int64_t bytes) {
   const auto same = std::find_if(free_.begin(), free_.end(),
@@ -31,13 +33,12 @@ at::Tensor BufferPool::take(std::int64_t bytes) {
     make_room(bytes);
     buffer = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
     held_bytes_ += bytes;
-    allocations_ += 1;
   }
   used_bytes_ += size_of(buffer);
   peak_bytes_ = std::max(peak_bytes_, held_bytes_);
   if (used_bytes_ > capacity_bytes_ && !std::exchange(said_overflow_, true))
     log::debug("the ", name_, " pool grows to ", format_bytes(used_bytes_), " beyond its ",
-               format_bytes(capacity_bytes_), ": more has to be whole at once than two units");
+               format_bytes(capacity_bytes_), ": more has to be whole at once than planned");
   return buffer;
 }
 

@@ -31,11 +31,9 @@ class BufferPool {
   // Frees every buffer that is not in use.
   void trim();
 
-  std::int64_t capacity_bytes() const { return capacity_bytes_; }
   std::int64_t held_bytes() const { return held_bytes_; }  // in use and free
   std::int64_t used_bytes() const { return used_bytes_; }
   std::int64_t peak_bytes() const { return peak_bytes_; }  // of held_bytes
-  std::int64_t allocations() const { return allocations_; }
 
  private:
   void make_room(std::int64_t bytes);
@@ -43,7 +41,7 @@ class BufferPool {
   std::string name_;
   c10::Device device_;
   std::int64_t capacity_bytes_;
-  std::int64_t held_bytes_ = 0, used_bytes_ = 0, peak_bytes_ = 0, allocations_ = 0;
+  std::int64_t held_bytes_ = 0, used_bytes_ = 0, peak_bytes_ = 0;
   bool said_overflow_ = false;
   std::vector<at::Tensor> free_;  // oldest first
 };

@@ -24,7 +24,8 @@ void choose_residents(ShardPlan& plan, const FrozenOptions& options) {
     if (group.shard_size > 1) candidates.push_back(&group);
   }
   require<ConfigError>(options.memory_budget_bytes >= used, "strategy.frozen.memory_budget of ",
-                       format_bytes(options.memory_budget_bytes), " is below the ", format_bytes(used),
+                       format_bytes(options.memory_budget_bytes), " is below the ",
+                       format_bytes(used),
                        " that the frozen slices alone take on a rank; raise it or use more ranks");
   // Bytes that no longer move, per byte of memory: with W ranks a resident copy takes (W-1)/W of the
   // group more, so the number of gathers decides; then size, for fewer collectives.

@@ -18,7 +18,8 @@ void Schedule::record(const Step& step) {
   const auto same_visit = [&](const Step& other) {
     return other.unit == step.unit && other.kind == step.kind;
   };
-  const auto from = predicted.begin() + static_cast<std::ptrdiff_t>(std::min(cursor_, predicted.size()));
+  const auto from =
+      predicted.begin() + static_cast<std::ptrdiff_t>(std::min(cursor_, predicted.size()));
   const auto found = std::find_if(from, predicted.end(), same_visit);
   on_track_ = found != predicted.end();
   if (on_track_) cursor_ = static_cast<std::size_t>(found - predicted.begin()) + 1;

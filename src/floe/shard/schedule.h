@@ -36,6 +36,11 @@ class Schedule {
   // The pass is over; what was recorded predicts the next one.
   void end();
 
+  // Whether the pass at hand began with this unit.
+  bool begins_with(std::size_t unit) const {
+    return !recorded_.empty() && recorded_.front().unit == unit;
+  }
+
   // The predicted steps after the cursor; empty when there is no prediction.
   const Step* ahead_begin() const;
   const Step* ahead_end() const;

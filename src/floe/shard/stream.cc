@@ -12,7 +12,7 @@ void SideOp::wait() {
   work_.wait();
   if (done_) {
     const c10::impl::VirtualGuardImpl guard(done_->device_type());
-    done_->block(guard.getStream(guard.getDevice()));
+    done_->block(guard.getStream(done_->device()));
     done_.reset();
   }
 }

@@ -150,13 +150,20 @@ void Unit::on_group_complete() {
 void Unit::close_calls() {
   for (const auto& weak : waiting_)
     if (const auto call = weak.lock()) call->close();
-  waiting_.clear();
+  std::erase_if(waiting_, [](const auto& weak) { return weak.expired(); });
+}
+
+bool Unit::waits() const {
+  return std::any_of(waiting_.begin(), waiting_.end(),
+                     [](const auto& weak) { return !weak.expired(); });
 }
 
 void Unit::abandon_calls() {
-  for (std::size_t i = 0; i < running_.size(); ++i) drop(all_groups());
+  for (const auto& call : running_) call->forget_unit();
+  for (const auto& weak : waiting_)
+    if (const auto call = weak.lock()) call->forget_unit();
   running_.clear();
-  close_calls();
+  waiting_.clear();
 }
 
 }  // namespace floe::shard

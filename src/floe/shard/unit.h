@@ -30,8 +30,10 @@ class Unit final : public nn::Boundary {
   void on_group_complete();
   // Closes calls whose backward is over or will never come.
   void close_calls();
-  // The same for forwards that an exception ended.
+  // Forgets all calls; what they held is the groups' to reset.
   void abandon_calls();
+  // Whether some call's backward is still to come.
+  bool waits() const;
 
  private:
   class Call;
@@ -47,8 +49,8 @@ class Unit final : public nn::Boundary {
   std::vector<FlatGroup*> groups_;
   std::string label_;
   bool has_inner_units_;
-  std::vector<std::shared_ptr<Call>> running_;   // forwards under way, innermost last
-  std::vector<std::weak_ptr<Call>> waiting_;     // for their backward
+  std::vector<std::shared_ptr<Call>> running_;  // forwards under way, innermost last
+  std::vector<std::weak_ptr<Call>> waiting_;    // for their backward
 };
 
 }  // namespace floe::shard

@@ -1,0 +1,49 @@
+#include "floe/comm/guard.h"
+
+#include <chrono>
+#include <exception>
+#include <string>
+#include <thread>
+
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+
+namespace floe::comm {
+
+namespace {
+
+// Rank 0 holds the blackboard: it stays a moment so that the others can still read the cause.
+void let_others_read(const World& world) {
+  if (world.rank() == 0 && world.size() > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
+void tell(World& world, const std::string& cause) {
+  log::error(cause);
+  world.announce_failure(cause);
+  let_others_read(world);
+}
+
+}  // namespace
+
+int guarded(World& world, const std::function<void()>& work) {
+  try {
+    work();
+    return static_cast<int>(Exit::done);
+  } catch (const CommError& e) {
+    // Usually the echo of another rank's failure.
+    const auto first = world.first_failure(std::chrono::seconds(2));
+    log::error(e.what(), first ? str(" (the first failure was that of ", *first, ")") : "");
+    world.announce_failure(e.what());
+    let_others_read(world);
+    return static_cast<int>(e.exit());
+  } catch (const Error& e) {
+    tell(world, e.what());
+    return static_cast<int>(e.exit());
+  } catch (const std::exception& e) {
+    const std::string text = e.what();
+    tell(world, text.substr(0, text.find("\nException raised from")));
+    return static_cast<int>(Exit::failed);
+  }
+}
+
+}  // namespace floe::comm
