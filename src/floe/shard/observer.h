@@ -6,7 +6,7 @@
 
 namespace floe::shard {
 
-enum class Phase { idle, forward, backward, update };
+enum class Phase { idle, forward, backward };
 
 struct Event {
   enum class Kind {
