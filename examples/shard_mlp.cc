@@ -52,10 +52,8 @@ int main() {
     if (all.finite) optimizer.step(1e-3);
     engine->clear_gradients();
     if (world->rank() == 0 && step % 5 == 0)
-      std::printf("step %2d  loss %.4f  gradient norm %.4f\n", step, all.sums[0] / world->size(),
-                  all.gradient_norm);
+      std::printf("step %2d  loss %.4f\n", step, all.sums[0] / world->size());
   }
-  const auto held = engine->plan().held();
-  std::printf("rank %d holds %s between steps\n", world->rank(),
-              format_bytes(held.between_steps()).c_str());
+  const std::string held = format_bytes(engine->plan().held().between_steps());
+  std::printf("rank %d holds %s between steps\n", world->rank(), held.c_str());
 }

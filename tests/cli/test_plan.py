@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -83,23 +82,15 @@ def test_a_huge_model_is_planned_at_once(start, tmp_path):
     model = tmp_path / "70b.yaml"
     model.write_text("model: {type: transformer, vocab: 128256, dim: 8192, layers: 80, heads: 64, context: 8192}\n")
 
-    def best_seconds(*args):
-        """Of three, with the most memory that any of them took."""
-        seconds, kilobytes = [], []
-        for _ in range(3):
-            began = time.monotonic()
-            process = start(*args)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            assert process.returncode == 0
-            seconds.append(time.monotonic() - began)
-            kilobytes.append(usage.ru_maxrss)
-        return min(seconds), max(kilobytes)
+    def kilobytes(*args):
+        process = start(*args)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        return usage.ru_maxrss
 
-    loading, _ = best_seconds("version")  # LibTorch, from a disk that may be slow
-    seconds, kilobytes = best_seconds("plan", str(model), "world=1024")
-    assert seconds - loading < 1
-    assert kilobytes < 200 * 1024
+    # Beyond LibTorch itself, whose pages count as far as they were read: nothing of 280 GB.
+    assert kilobytes("plan", str(model), "world=1024") - kilobytes("plan", DEMO, "world=2") < 32 * 1024
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "floe/core/str.h"
+#include "floe/core/error.h"
 
 namespace floe {
 
@@ -75,6 +75,18 @@ std::string did_you_mean_pattern(const std::string& pattern,
       if (end == std::string::npos) break;
     }
   return did_you_mean(plain, parts);
+}
+
+void require_matches(const std::string& key, const std::string& what,
+                     const std::vector<std::string>& patterns,
+                     const std::vector<std::string>& names) {
+  for (const auto& pattern : patterns) {
+    const bool any = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return glob_match(pattern, name);
+    });
+    require<ConfigError>(any, key, ": '", pattern, "' matches no ", what,
+                         did_you_mean_pattern(pattern, names));
+  }
 }
 
 }  // namespace floe

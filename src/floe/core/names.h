@@ -30,4 +30,10 @@ std::string did_you_mean(const std::string& name, const std::vector<std::string>
 // that ends at a dot, so that 'hed.*' finds 'head' among "head.weight", "head.bias".
 std::string did_you_mean_pattern(const std::string& pattern, const std::vector<std::string>& names);
 
+// Throws ConfigError "KEY: 'PATTERN' matches no WHAT", with near names, for the first pattern that
+// matches none of the names.
+void require_matches(const std::string& key, const std::string& what,
+                     const std::vector<std::string>& patterns,
+                     const std::vector<std::string>& names);
+
 }  // namespace floe

@@ -88,11 +88,7 @@ void set_trainable(torch::nn::Module& root, const std::vector<std::string>& patt
     names.push_back(parameter.name);
     names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
   }
-  for (const auto& pattern : patterns)
-    require<ConfigError>(std::any_of(names.begin(), names.end(),
-                                     [&](const auto& name) { return glob_match(pattern, name); }),
-                         "train.trainable: '", pattern, "' matches no parameter",
-                         did_you_mean_pattern(pattern, names));
+  require_matches("train.trainable", "parameter", patterns, names);
   for (auto& parameter : parameters) {
     bool on = glob_match_any(patterns, parameter.name);
     for (const auto& name : parameter.other_names) on = on || glob_match_any(patterns, name);

@@ -35,11 +35,7 @@ void check_patterns(const shard::Engine& engine, const DecayRule& rule) {
       names.push_back(parameter.name);
       names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
     }
-  for (const auto& pattern : rule.patterns)
-    require<ConfigError>(std::any_of(names.begin(), names.end(),
-                                     [&](const auto& name) { return glob_match(pattern, name); }),
-                         "optimizer.decay: '", pattern, "' matches no trainable parameter",
-                         did_you_mean_pattern(pattern, names));
+  require_matches("optimizer.decay", "trainable parameter", rule.patterns, names);
 }
 
 std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule) {

@@ -7,7 +7,6 @@
 #include "floe/comm/world.h"
 #include "floe/shard/ledger.h"
 #include "floe/shard/plan.h"
-#include "floe/shard/schedule.h"
 
 namespace floe::shard {
 
@@ -22,9 +21,5 @@ void compare_plans(const std::vector<std::string>& lines, comm::World& world);
 // collectives (see Note [Agreement on order]); throws ShardError on every rank when they have not.
 std::vector<double> sum_with_ledger(const std::vector<double>& values, const Ledger& ledger,
                                     comm::World& world);
-
-// The steps of a forward without gradients: of the last one, else of the last training pass's
-// forward, else the units in registration order.
-std::vector<Step> forward_steps(const Schedule& schedule, const ShardPlan& plan);
 
 }  // namespace floe::shard

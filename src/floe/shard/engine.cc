@@ -17,6 +17,7 @@
 #include "floe/nn/checkpoint.h"
 #include "floe/shard/agreement.h"
 #include "floe/shard/fill.h"
+#include "floe/shard/forward_steps.h"
 #include "floe/shard/operator_watch.h"
 #include "floe/shard/unit.h"
 

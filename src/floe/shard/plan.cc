@@ -100,13 +100,7 @@ class Planner {
         names.push_back(p.name);
         names.insert(names.end(), p.other_names.begin(), p.other_names.end());
       }
-      for (const auto& pattern : *options_.trainable) {
-        const bool any = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-          return glob_match(pattern, name);
-        });
-        require<ConfigError>(any, "train.trainable: '", pattern, "' matches no parameter",
-                             did_you_mean_pattern(pattern, names));
-      }
+      require_matches("train.trainable", "parameter", *options_.trainable, names);
     }
     for (auto& p : named) {
       PlannedParameter planned;

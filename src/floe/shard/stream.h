@@ -3,7 +3,7 @@
 // Note [Streams]
 // What is issued through a SideStream begins after everything that is on the compute stream at that
 // moment, so a buffer that the compute stream has finished with may be refilled at once; the compute
-// stream sees the result after SideOp::wait. No host thread waits on an accelerator. On the CPU the
+// stream sees the result after SideOp::wait; neither makes the host wait for an accelerator. On the CPU the
 // caller runs the issue itself and `wait` blocks until the collective is done.
 #pragma once
 

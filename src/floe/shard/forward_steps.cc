@@ -1,0 +1,38 @@
+#include "floe/shard/forward_steps.h"
+
+#include <algorithm>
+
+namespace floe::shard {
+
+std::vector<Step> forward_steps(const Schedule& schedule, const ShardPlan& plan) {
+  const bool root_is_seen = plan.units.back().slot != nullptr;
+  const auto& evaluated = schedule.last(Schedule::PassKind::evaluate);
+  if (!evaluated.empty() && root_is_seen) return evaluated;
+  const auto& trained = schedule.last(Schedule::PassKind::train);
+  const auto turn = std::find_if(trained.begin(), trained.end(), [](const Step& step) {
+    return step.kind == Step::Kind::backward;
+  });
+  if (turn != trained.begin() && turn != trained.end()) return {trained.begin(), turn};
+
+  std::vector<Step> steps;
+  std::vector<std::size_t> open;
+  const auto all = [&](std::size_t u) {
+    const auto n = plan.units[u].groups.size();
+    return n == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
+  };
+  const std::size_t root = plan.units.size() - 1;
+  steps.push_back({root, Step::Kind::forward, all(root)});
+  for (std::size_t u = 0; u < root; ++u) {
+    while (!open.empty() && !plan.units[u].name.starts_with(plan.units[open.back()].name + ".")) {
+      steps.push_back({open.back(), Step::Kind::leave, 0});
+      open.pop_back();
+    }
+    steps.push_back({u, Step::Kind::forward, all(u)});
+    open.push_back(u);
+  }
+  for (; !open.empty(); open.pop_back()) steps.push_back({open.back(), Step::Kind::leave, 0});
+  steps.push_back({root, Step::Kind::leave, 0});
+  return steps;
+}
+
+}  // namespace floe::shard
