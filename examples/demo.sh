@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What `./run demo` shows: a partly frozen transformer, sharded over two ranks of this machine.
 set -euo pipefail
+export CUDA_VISIBLE_DEVICES=""  # two ranks on the CPU, also where there is one GPU
 bin=${FLOE_BIN_DIR:?set FLOE_BIN_DIR to the folder of the built programs}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 

@@ -31,7 +31,7 @@ void train(const char* title, const std::shared_ptr<comm::World>& world, shard::
   optim::AdamW optimizer(engine, {});
   at::manual_seed(static_cast<uint64_t>(world->rank()));
   for (int step = 1; step <= 10; ++step) {
-    const at::Tensor x = at::randn({16, 4, 64});
+    const at::Tensor x = at::randn({16, 4, 64}, world->device());
     const at::Tensor loss = at::mse_loss(forward(x), x.flip(0));
     loss.backward();
     const auto all = engine.agree(true, std::vector<double>{loss.template item<double>()});

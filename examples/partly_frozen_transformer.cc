@@ -55,7 +55,7 @@ Outcome train(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& w
   Outcome outcome;
   for (int step = 1; step <= kSteps; ++step) {
     if (step == 3) memory.reset_peak();
-    const at::Tensor ids = batch(step, world->rank());
+    const at::Tensor ids = batch(step, world->rank()).to(world->device());
     const at::Tensor loss = models::next_token_loss(nn::call(*model, ids), ids);
     loss.backward();
     const auto all = engine->agree(true, std::vector<double>{loss.item<double>()});

@@ -45,7 +45,7 @@ int main() {
 
   at::manual_seed(static_cast<uint64_t>(world->rank()));
   for (int step = 1; step <= 20; ++step) {
-    const at::Tensor x = at::randn({32, 256});
+    const at::Tensor x = at::randn({32, 256}, world->device());
     const at::Tensor loss = at::mse_loss(nn::call(*model, x), at::roll(x, 1, 1));
     loss.backward();
     const auto all = engine->agree(true, std::vector<double>{loss.item<double>()});

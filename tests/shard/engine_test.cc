@@ -132,7 +132,7 @@ std::map<std::string, at::Tensor> all_values(shard::Engine& engine) {
 }
 
 void first_values_do_not_depend_on_the_world() {
-  auto world = comm::World::join();
+  auto world = test::join_world();
   models::Transformer whole(kSize);
   nn::materialize(whole, 42);
   auto model = std::make_shared<models::Transformer>(kSize);
@@ -262,7 +262,7 @@ struct Choosy : nn::Module {
 };
 
 TEST_RANKS(Models, UnitsMayBeSkippedOnAllRanks, 2) {
-  auto world = comm::World::join();
+  auto world = test::join_world();
   Choosy reference;
   nn::materialize(reference, 1);
   auto model = std::make_shared<Choosy>();
@@ -375,7 +375,7 @@ torch::nn::TransformerEncoderLayerOptions layer_options() {
 }
 
 TEST_RANKS(Foreign, HookedAndWatchedGiveTheSameAsUnsharded, 2) {
-  auto world = comm::World::join();
+  auto world = test::join_world();
   at::manual_seed(3);
   torch::nn::TransformerEncoder plain(
       torch::nn::TransformerEncoderOptions(torch::nn::TransformerEncoderLayer(layer_options()), 3));
@@ -494,7 +494,7 @@ struct Twice : nn::Module {
 };
 
 TEST_RANKS(Backward, ARecomputedUnitMayRunTwice, 2) {
-  auto world = comm::World::join();
+  auto world = test::join_world();
   Twice reference;
   nn::materialize(reference, 0);
   auto model = std::make_shared<Twice>();

@@ -59,7 +59,7 @@ TEST_RANKS(Memory, PeakOfAStepIsWithinTheFormula, 4) {
   const std::int64_t activations = unsharded_activations(memory, ids);
   const std::int64_t before = memory.current_bytes();
 
-  auto world = comm::World::join();
+  auto world = test::join_world();
   auto model = std::make_shared<models::Transformer>(kSize);
   shard::ShardOptions options;
   options.world = world;

@@ -102,8 +102,15 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
           ? c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(state->place.local_rank))
           : c10::Device(c10::kCPU));
   // Operators and streams that name no device mean this one.
-  if (!state->device.is_cpu())
-    c10::impl::VirtualGuardImpl(state->device.type()).setDevice(state->device);
+  if (!state->device.is_cpu()) {
+    const c10::impl::VirtualGuardImpl devices(state->device.type());
+    require<ConfigError>(
+        state->device.index() < devices.deviceCount(), "rank ", state->place.rank,
+        " is to use device ", state->device.str(), " but this machine has ",
+        static_cast<int>(devices.deviceCount()),
+        " of them; start at most that many ranks on a machine, or use dist.backend gloo");
+    devices.setDevice(state->device);
+  }
   log::set_rank(state->place.rank, state->place.world_size);
   state->store = meet(state->place, state->timeout);
   state->group = state->make_group("world", state->place.rank, state->place.world_size);
