@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"
+#include "floe/io/open_tensors.h"
 #include "floe/io/safetensors_writer.h"
 #include "tests/io/scratch.h"
 
@@ -140,10 +141,11 @@ TEST_F(Folder, DefectsOfIndices) {
     EXPECT_NE(text.find(part), text.npos) << "expected '" << part << "' in: " << text;
   };
   has(problem(R"({"c": "x.safetensors"})"), "puts tensor \"c\" into");
-  has(problem(R"({"a": "gone.safetensors"})"), "cannot open");
-  has(problem(R"({"a": "../m/x.safetensors"})"), "must be a file beside the index");
-  has(problem(R"({"a": "/etc/passwd"})"), "must be a file beside the index");
-  has(problem(R"({"a": ""})"), "must be a file beside the index");
+  has(problem(R"({"a": "gone.safetensors"})"), "but there is no such file");
+  has(problem(R"({"a": "model.safetensors.index.json"})"), "must be a file of tensors");
+  has(problem(R"({"a": "../m/x.safetensors"})"), "must be a file of tensors beside");
+  has(problem(R"({"a": "/etc/passwd"})"), "must be a file of tensors beside");
+  has(problem(R"({"a": ""})"), "must be a file of tensors beside");
   has(problem(R"({"a": 5})"), "must be a file name, not 5");
   has(problem(R"({"a": "x.safetensors", "a": "y.safetensors"})"), "has the key \"a\" twice");
   has(problem("{}"), "non-empty \"weight_map\"");
@@ -153,9 +155,7 @@ TEST_F(Folder, DefectsOfIndices) {
 
 TEST_F(Folder, AFolderWithoutTheUsualNames) {
   const std::string text = message_of([&] { open_tensors(scratch.path("m")); });
-  EXPECT_NE(text.find("neither model.safetensors nor model.safetensors.index.json; name the file"),
-            text.npos)
-      << text;
+  EXPECT_NE(text.find("neither model.safetensors nor pytorch_model.bin"), text.npos) << text;
   EXPECT_THROW(open_tensors(scratch.path("nowhere")), DataError);
 }
 

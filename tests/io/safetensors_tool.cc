@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "floe/core/error.h"
+#include "floe/io/open_tensors.h"
 #include "floe/io/safetensors.h"
 #include "floe/io/safetensors_writer.h"
 

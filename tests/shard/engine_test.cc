@@ -14,7 +14,7 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
-#include "floe/io/safetensors.h"
+#include "floe/io/open_tensors.h"
 #include "floe/io/safetensors_writer.h"
 #include "floe/models/transformer.h"
 #include "floe/nn/autocast.h"

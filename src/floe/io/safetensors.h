@@ -1,4 +1,4 @@
-// Reading safetensors: one file, or a Hugging Face folder of them.
+// Reading one safetensors file. (open_tensors.h: any file or folder of weights.)
 //
 // The format: 8 bytes little-endian header length, a JSON header
 // {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, "__metadata__": {...}}, then
@@ -40,26 +40,5 @@ class SafetensorsFile : public TensorSource {
  private:
   SafetensorsHeader header_;
 };
-
-// Shards and the index that says which tensor lies in which (`model.safetensors.index.json`). Only
-// the tensors of the index exist. Shards lie beside the index or below it.
-class SafetensorsFolder : public TensorSource {
- public:
-  explicit SafetensorsFolder(const std::string& index_path);
-
-  std::vector<std::string> names() const override;
-  const TensorInfo* find(const std::string& name) const override;
-  void read(const TensorInfo& tensor, std::int64_t first_element, std::int64_t count,
-            std::span<std::byte> out) const override;
-  std::uint64_t bytes_read() const override;
-
- private:
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> shards_;  // by path
-  std::map<std::string, const SafetensorsFile*> owner_;             // by tensor
-};
-
-// A safetensors file, an index (*.json), or a folder with model.safetensors or
-// model.safetensors.index.json (the single file wins, as in transformers).
-std::unique_ptr<TensorSource> open_tensors(const std::string& path);
 
 }  // namespace floe

@@ -34,8 +34,8 @@ std::shared_ptr<const File> TensorSource::open(const std::string& path) const {
   return file;
 }
 
-void TensorSource::read(const TensorInfo& tensor, std::int64_t first_element, std::int64_t count,
-                        std::span<std::byte> out) const {
+void TensorSource::check_request(const TensorInfo& tensor, std::int64_t first_element,
+                                 std::int64_t count, std::span<const std::byte> out) {
   const std::int64_t numel = tensor.numel(), size = size_of(tensor.dtype);
   require<DataError>(
       first_element >= 0 && count >= 0 && first_element <= numel && count <= numel - first_element,
@@ -44,7 +44,17 @@ void TensorSource::read(const TensorInfo& tensor, std::int64_t first_element, st
   require<DataError>(out.size() == static_cast<std::size_t>(count * size), "tensor '", tensor.name,
                      "': ", count, " elements need a buffer of ", count * size, " bytes, not ",
                      out.size());
-  std::int64_t skip = first_element * size;
+}
+
+void TensorSource::read_range(const ByteRange& range, std::span<std::byte> out) const {
+  open(range.file)->read_at(range.offset, out);
+  bytes_read_ += out.size();
+}
+
+void TensorSource::read(const TensorInfo& tensor, std::int64_t first_element, std::int64_t count,
+                        std::span<std::byte> out) const {
+  check_request(tensor, first_element, count, out);
+  std::int64_t skip = first_element * size_of(tensor.dtype);
   for (const ByteRange& range : tensor.ranges) {
     if (out.empty()) return;
     const std::int64_t take = std::min(range.length - skip, static_cast<std::int64_t>(out.size()));
@@ -52,8 +62,7 @@ void TensorSource::read(const TensorInfo& tensor, std::int64_t first_element, st
       skip -= range.length;
       continue;
     }
-    open(range.file)->read_at(range.offset + skip, out.first(static_cast<std::size_t>(take)));
-    bytes_read_ += static_cast<std::uint64_t>(take);
+    read_range({range.file, range.offset + skip, take}, out.first(static_cast<std::size_t>(take)));
     out = out.subspan(static_cast<std::size_t>(take));
     skip = 0;
   }

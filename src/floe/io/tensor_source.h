@@ -32,7 +32,8 @@ struct TensorInfo {
   std::string name;
   std::vector<std::int64_t> shape;
   DType dtype = DType::f32;
-  // The elements in row-major order; their lengths add up to bytes().
+  // The elements in row-major order; their lengths add up to bytes(). None when the elements do not
+  // lie in that order (a strided view in a torch file): then only read() of the source finds them.
   std::vector<ByteRange> ranges;
 
   std::int64_t numel() const;
@@ -49,7 +50,7 @@ class TensorSource {
   // Null when there is no such tensor; else valid as long as the source.
   virtual const TensorInfo* find(const std::string& name) const = 0;
   // Elements [first_element, first_element + count) in row-major order. `out` must have exactly
-  // their bytes; no other byte of any file is read.
+  // their bytes; no other byte of any file is read, except between the elements of strided views.
   virtual void read(const TensorInfo& tensor, std::int64_t first_element, std::int64_t count,
                     std::span<std::byte> out) const;
   // Bytes of tensor data (headers do not count) read so far.
@@ -61,6 +62,11 @@ class TensorSource {
  protected:
   // Reads of this file go through a handle that is open already.
   void keep_open(std::shared_ptr<const File> file);
+  // For overrides of read(): throws DataError unless the elements exist and `out` has their size.
+  static void check_request(const TensorInfo& tensor, std::int64_t first_element,
+                            std::int64_t count, std::span<const std::byte> out);
+  // Reads and counts the first out.size() bytes of the range.
+  void read_range(const ByteRange& range, std::span<std::byte> out) const;
 
  private:
   std::shared_ptr<const File> open(const std::string& path) const;
@@ -69,5 +75,14 @@ class TensorSource {
   mutable std::map<std::string, std::shared_ptr<const File>> files_;
   mutable std::atomic<std::uint64_t> bytes_read_{0};
 };
+
+// For names(): the keys, which are tensor names.
+template <class Item>
+std::vector<std::string> names_in(const std::map<std::string, Item>& by_name) {
+  std::vector<std::string> names;
+  names.reserve(by_name.size());
+  for (const auto& [name, item] : by_name) names.push_back(name);
+  return names;
+}
 
 }  // namespace floe

@@ -1,0 +1,231 @@
+#include "floe/io/torch_file_tensor.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+
+namespace floe {
+namespace {
+
+using pickle::Items;
+using pickle::Kind;
+using pickle::Value;
+
+struct StorageClass {
+  std::string_view name;
+  DType dtype;
+};
+
+// Newer element types have no class of their own: UntypedStorage and a dtype beside it.
+constexpr std::array<StorageClass, 10> kStorageClasses{{
+    {"DoubleStorage", DType::f64},
+    {"FloatStorage", DType::f32},
+    {"HalfStorage", DType::f16},
+    {"BFloat16Storage", DType::bf16},
+    {"LongStorage", DType::i64},
+    {"IntStorage", DType::i32},
+    {"ShortStorage", DType::i16},
+    {"CharStorage", DType::i8},
+    {"ByteStorage", DType::u8},
+    {"BoolStorage", DType::boolean},
+}};
+
+// As torch calls those element types.
+constexpr std::string_view untyped_name(DType dtype) {
+  return dtype == DType::f8_e4m3 ? "float8_e4m3fn" : "float8_e5m2";
+}
+
+constexpr std::string_view kReadable =
+    "; floe reads float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, "
+    "int16, int8, uint8 and bool";
+
+// Not require(): a file has many tensors, and shown() takes longer than all the rest.
+template <class ErrorType = DataError, class... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  throw ErrorType(str(parts...));
+}
+
+std::int64_t count_of(const Value& value, std::string_view what) {
+  if (!value.is(Kind::integer) || value.integer() < 0)
+    refuse("has ", shown(value), " as ", what, "; expected an integer from 0");
+  return value.integer();
+}
+
+std::vector<std::int64_t> counts_of(const Value& value, std::string_view what) {
+  // torch.Size is a tuple; as an object it is torch.Size((2, 3)).
+  if (value.is(Kind::object) && value.object().calls("torch", "Size") &&
+      value.object().args.items().size() == 1)
+    return counts_of(value.object().args.items()[0], what);
+  if (!value.is(Kind::tuple) && !value.is(Kind::list))
+    refuse("has ", shown(value), " as ", what, "; expected a tuple of integers");
+  std::vector<std::int64_t> counts;
+  counts.reserve(value.items().size());
+  for (const Value& item : value.items()) counts.push_back(count_of(item, what));
+  return counts;
+}
+
+DType dtype_of(const Value& value) {
+  const auto dtype = value.is(Kind::global) && value.global().module == "torch"
+                         ? dtype_from_name(value.global().name)
+                         : std::nullopt;
+  if (!dtype) refuse<UnreadableTensor>("has dtype ", shown(value), kReadable);
+  return *dtype;
+}
+
+DType dtype_of_storage(const Value& storage_class) {
+  if (storage_class.is(Kind::global) && storage_class.global().module == "torch")
+    for (const StorageClass& known : kStorageClasses)
+      if (known.name == storage_class.global().name) return known.dtype;
+  refuse<UnreadableTensor>("lies in a ", shown(storage_class), kReadable);
+}
+
+// ('storage', class, key, location, number of elements)
+bool is_storage(const Value& value) {
+  if (!value.is(Kind::persistent) || !value.persistent_id().is(Kind::tuple)) return false;
+  const Items& id = value.persistent_id().items();
+  return id.size() >= 5 && id[0].is(Kind::text) && id[0].text() == "storage" &&
+         id[2].is(Kind::text);
+}
+
+void set_storage(TorchTensor& tensor, const Value& storage, std::optional<DType> dtype) {
+  if (!is_storage(storage)) refuse("has no storage, but ", shown(storage));
+  const Items& id = storage.persistent_id().items();
+  tensor.storage = id[2].text();
+  tensor.storage_numel = count_of(id[4], "size of its storage");
+  if (!dtype) {
+    tensor.dtype = dtype_of_storage(id[1]);
+    return;
+  }
+  if (!id[1].is(Kind::global) || id[1].global().name != "UntypedStorage")
+    refuse("has a dtype of its own and lies in a ", shown(id[1]), "; expected an UntypedStorage");
+  tensor.dtype = *dtype;
+  tensor.storage_numel /= size_of(*dtype);  // untyped storages count bytes
+}
+
+void check_extent(const TorchTensor& tensor) {
+  const auto &shape = tensor.shape, &strides = tensor.strides;
+  if (shape.size() != strides.size())
+    refuse("has shape [", join(shape), "], but strides [", join(strides), "]");
+  std::int64_t bytes = size_of(tensor.dtype), last = tensor.offset, step = 0;
+  for (const std::int64_t size : shape)
+    if (__builtin_mul_overflow(bytes, size, &bytes))
+      refuse("has shape [", join(shape), "], which is more than 2^63 bytes");
+  if (bytes == 0) return;
+  bool inside = true;
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    inside = inside && !__builtin_mul_overflow(shape[d] - 1, strides[d], &step) &&
+             !__builtin_add_overflow(last, step, &last);
+  if (!inside || last >= tensor.storage_numel)
+    refuse("has shape [", join(shape), "], strides [", join(strides), "] and offset ",
+           tensor.offset, ", which reach beyond its storage of ", tensor.storage_numel,
+           " elements");
+}
+
+TorchTensor parse_strided(const Items& args, std::size_t least, std::optional<DType> dtype) {
+  if (args.size() < least)
+    refuse("is made from ", args.size(), " values; expected at least ", least);
+  TorchTensor tensor;
+  set_storage(tensor, args[0], dtype);
+  tensor.offset = count_of(args[1], "offset");
+  tensor.shape = counts_of(args[2], "shape");
+  tensor.strides = counts_of(args[3], "strides");
+  check_extent(tensor);
+  // What means nothing may hold any number: make it harmless for arithmetic.
+  if (tensor.numel() == 0) tensor.offset = 0;
+  for (std::size_t d = 0; d < tensor.shape.size(); ++d)
+    if (tensor.shape[d] == 1) tensor.strides[d] = 0;
+  return tensor;
+}
+
+TorchTensor parse_call(const Value& callable, const Value& args) {
+  const Items& items = args.items();
+  const auto& name = callable.global().name;
+  if (name == "_rebuild_tensor" || name == "_rebuild_tensor_v2")
+    return parse_strided(items, 4, std::nullopt);
+  if (name == "_rebuild_tensor_v3") {
+    if (items.size() < 7) refuse("is made without a dtype");
+    return parse_strided(items, 7, dtype_of(items[6]));
+  }
+  if (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state") {
+    if (items.empty() || !is_torch_tensor(items[0])) refuse("is a parameter of no tensor");
+    return parse_torch_tensor(items[0]);
+  }
+  if (name == "_rebuild_from_type_v2" || name == "_rebuild_from_type") {
+    // (function, type, its arguments, state)
+    if (items.size() < 3 || !items[0].is(Kind::global) || !items[2].is(Kind::tuple))
+      refuse<UnreadableTensor>("is of a type that floe does not read: ", shown(args));
+    return parse_call(items[0], items[2]);
+  }
+  refuse<UnreadableTensor>(
+      "is made by ", callable.global().module, ".", name,
+      ", which floe does not read (sparse, quantized, meta and distributed tensors are not plain "
+      "bytes): save it as a plain tensor");
+}
+
+}  // namespace
+
+std::int64_t TorchTensor::numel() const {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+bool TorchTensor::is_contiguous() const {
+  std::int64_t expected = 1;
+  if (numel() == 0) return true;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    if (shape[d] != 1 && strides[d] != expected) return false;
+    expected *= shape[d];
+  }
+  return true;
+}
+
+bool is_torch_tensor(const Value& value) {
+  if (!value.is(Kind::object) || !value.object().callable.is(Kind::global)) return false;
+  const pickle::GlobalName& name = value.object().callable.global();
+  return (name.module == "torch._utils" || name.module == "torch._tensor") &&
+         name.name.starts_with("_rebuild_");
+}
+
+TorchTensor parse_torch_tensor(const Value& value) {
+  return parse_call(value.object().callable, value.object().args);
+}
+
+Value torch_tensor_value(DType dtype, const std::string& storage,
+                         const std::vector<std::int64_t>& shape) {
+  std::int64_t numel = 1;
+  Items sizes, strides(shape.size());
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    strides[d] = Value(numel);
+    numel *= std::max<std::int64_t>(shape[d], 1);  // as torch counts the strides of empty tensors
+  }
+  bool empty = false;
+  for (const std::int64_t size : shape) {
+    sizes.emplace_back(size);
+    empty = empty || size == 0;
+  }
+  if (empty) numel = 0;
+  Items args{Value(),
+             Value(0),
+             pickle::tuple(std::move(sizes)),
+             pickle::tuple(std::move(strides)),
+             Value(false),
+             pickle::ordered_dict({})};
+  std::string_view storage_class;
+  for (const StorageClass& known : kStorageClasses)
+    if (known.dtype == dtype) storage_class = known.name;
+  const auto id = [&](Value type, std::int64_t count) {
+    return pickle::persistent(
+        pickle::tuple({"storage", std::move(type), storage, "cpu", Value(count)}));
+  };
+  if (!storage_class.empty()) {
+    args[0] = id(pickle::global("torch", std::string(storage_class)), numel);
+    return pickle::reduce(pickle::global("torch._utils", "_rebuild_tensor_v2"), std::move(args));
+  }
+  args[0] = id(pickle::global("torch.storage", "UntypedStorage"), numel * size_of(dtype));
+  args.push_back(pickle::global("torch", std::string(untyped_name(dtype))));
+  return pickle::reduce(pickle::global("torch._utils", "_rebuild_tensor_v3"), std::move(args));
+}
+
+}  // namespace floe
