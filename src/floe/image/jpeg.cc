@@ -1,0 +1,133 @@
+// JPEG through libjpeg-turbo, with the settings that Pillow leaves alone: accurate DCT, fancy
+// upsampling, block smoothing.
+#include <algorithm>
+#include <csetjmp>
+
+#include "floe/image/formats.h"
+#include "floe/image/libjpeg.h"
+
+namespace floe::image {
+namespace {
+
+constexpr std::string_view kFormat = "jpeg";
+
+// libjpeg cannot return from an error; Note [Jumps]: between setjmp and longjmp no object with a
+// destructor is made, so that the jump skips none.
+struct ErrorManager : jpeg_error_mgr {
+  std::jmp_buf jump;
+};
+
+[[noreturn]] void on_error(j_common_ptr info) {
+  std::longjmp(static_cast<ErrorManager*>(info->err)->jump, 1);
+}
+
+// Warnings are kept quiet: a damaged scan is a picture all the same.
+void ignore_message(j_common_ptr) {}
+
+// The whole file in memory; asking for more suspends the decoder, which means "truncated" here.
+struct Source : jpeg_source_mgr {
+  explicit Source(Bytes file) : jpeg_source_mgr{} {
+    next_input_byte = reinterpret_cast<const JOCTET*>(file.data());
+    bytes_in_buffer = file.size();
+    init_source = [](j_decompress_ptr) {};
+    term_source = [](j_decompress_ptr) {};
+    resync_to_restart = jpeg_resync_to_restart;
+    fill_input_buffer = [](j_decompress_ptr) -> boolean { return FALSE; };
+    skip_input_data = [](j_decompress_ptr info, long count) {
+      if (count <= 0) return;
+      const std::size_t here = info->src->bytes_in_buffer;
+      const std::size_t skipped = std::min(static_cast<std::size_t>(count), here);
+      info->src->next_input_byte += skipped;
+      info->src->bytes_in_buffer -= skipped;
+    };
+  }
+};
+
+struct Decompressor {
+  explicit Decompressor(Bytes file) : source(file) {
+    info.err = jpeg_std_error(&errors);
+    errors.error_exit = on_error;
+    errors.output_message = ignore_message;
+  }
+  ~Decompressor() { jpeg_destroy_decompress(&info); }
+  Decompressor(const Decompressor&) = delete;
+  Decompressor& operator=(const Decompressor&) = delete;
+
+  ErrorManager errors;
+  Source source;
+  jpeg_decompress_struct info{};
+};
+
+enum class Outcome { done, truncated, broken };
+
+// Adobe's files hold inverted CMYK, and Pillow takes every file for one of Adobe's.
+void cmyk_to_rgb(const std::uint8_t* cmyk, int width, std::uint8_t* rgb) {
+  for (int x = 0; x < width; ++x, cmyk += 4, rgb += 3) {
+    const int not_k = cmyk[3];
+    for (int c = 0; c < 3; ++c) {
+      const int t = (255 - cmyk[c]) * not_k + 128;
+      rgb[c] = static_cast<std::uint8_t>(std::max(0, not_k - (((t >> 8) + t) >> 8)));
+    }
+  }
+}
+
+void gray_to_rgb(const std::uint8_t* gray, int width, std::uint8_t* rgb) {
+  for (int x = 0; x < width; ++x, rgb += 3) rgb[0] = rgb[1] = rgb[2] = gray[x];
+}
+
+// Note [Jumps] holds for the two functions below.
+
+Outcome read_header(Decompressor& jpeg) {
+  if (setjmp(jpeg.errors.jump)) return Outcome::broken;
+  jpeg_create_decompress(&jpeg.info);
+  jpeg.info.src = &jpeg.source;
+  int status;
+  do status = jpeg_read_header(&jpeg.info, FALSE);
+  while (status == JPEG_HEADER_TABLES_ONLY);
+  return status == JPEG_SUSPENDED ? Outcome::truncated : Outcome::done;
+}
+
+// `row` is scratch for one row of components when they are not RGB.
+Outcome read_pixels(Decompressor& jpeg, std::uint8_t* row, std::uint8_t* rgb) {
+  jpeg_decompress_struct& info = jpeg.info;
+  if (setjmp(jpeg.errors.jump)) return Outcome::broken;
+  if (!jpeg_start_decompress(&info)) return Outcome::truncated;
+  const std::size_t stride = std::size_t{3} * info.output_width;
+  while (info.output_scanline < info.output_height) {
+    std::uint8_t* out = rgb + stride * info.output_scanline;
+    JSAMPROW target = info.out_color_space == JCS_RGB ? out : row;
+    if (jpeg_read_scanlines(&info, &target, 1) != 1) return Outcome::truncated;
+    const int width = static_cast<int>(info.output_width);
+    if (info.out_color_space == JCS_GRAYSCALE) gray_to_rgb(row, width, out);
+    if (info.out_color_space == JCS_CMYK) cmyk_to_rgb(row, width, out);
+  }
+  jpeg_finish_decompress(&info);  // what is missing behind the last row does not matter
+  return Outcome::done;
+}
+
+void check(Outcome outcome) {
+  if (outcome == Outcome::truncated) fail(kFormat, "truncated");
+  if (outcome == Outcome::broken) fail(kFormat, "broken");
+}
+
+}  // namespace
+
+void decode_jpeg(Bytes file, Canvas canvas) {
+  check_jpeg_markers(file);
+  Decompressor jpeg(file);
+  check(read_header(jpeg));
+  jpeg_decompress_struct& info = jpeg.info;
+  switch (info.num_components) {
+    case 1: info.out_color_space = JCS_GRAYSCALE; break;
+    case 3: info.out_color_space = JCS_RGB; break;
+    case 4: info.out_color_space = JCS_CMYK; break;
+    default: fail(kFormat, "neither one, three nor four components");
+  }
+  Image& out = canvas.set_size(kFormat, info.image_width, info.image_height);
+  std::vector<std::uint8_t> row;
+  if (info.out_color_space != JCS_RGB)
+    row.resize(std::size_t{info.image_width} * static_cast<std::size_t>(info.num_components));
+  check(read_pixels(jpeg, row.data(), out.rgb.data()));
+}
+
+}  // namespace floe::image
