@@ -1,0 +1,13 @@
+// Files of tensors in words, or as JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace floe::cli {
+
+// Metadata, then each tensor: name, dtype, shape, size; and totals by dtype.
+std::string tensors_text(const std::string& path);
+nlohmann::ordered_json tensors_json(const std::string& path);
+
+}  // namespace floe::cli

@@ -1,0 +1,38 @@
+// An inspection in words, or as one JSON object.
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "floe/data/inspect.h"
+
+namespace floe::data {
+
+class InspectReport {
+ public:
+  // For every visit of Inspection::run.
+  void add(const RawSample& raw, const Outcome& outcome);
+
+  // After run().
+  std::string text(const Inspection& inspection) const;
+  nlohmann::ordered_json json(const Inspection& inspection) const;
+
+ private:
+  struct Range {
+    std::int64_t least = 0, most = 0;
+    void add(std::int64_t value);
+    bool empty = true;
+  };
+
+  std::int64_t kept_ = 0, images_ = 0, labels_ = 0;
+  std::map<std::string, std::int64_t> dropped_;      // by reason
+  std::map<std::string, std::string> examples_;      // by reason: key and detail of the first
+  std::map<std::string, std::int64_t> fields_;       // by suffix
+  std::map<std::int64_t, std::int64_t> num_images_;  // samples by number of pictures
+  std::vector<std::int64_t> lengths_;                // tokens of each kept sample
+  Range widths_, heights_;
+};
+
+}  // namespace floe::data

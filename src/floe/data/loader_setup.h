@@ -1,0 +1,36 @@
+// From the block `data:` to the sources of a loader, at the beginning or where a run was saved.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "floe/data/loader.h"
+
+namespace floe::data {
+
+struct LoaderParts {
+  std::vector<std::string> names;
+  std::vector<std::unique_ptr<Source>> sources;
+  std::optional<std::int64_t> steps_per_epoch;
+  std::int64_t epoch = 0, index = 0;  // of the first step
+};
+
+// What the sources keep references to.
+struct LoaderSetup {
+  const DataConfig& config;
+  const LoaderContext& context;
+  const image::Transform& transform;
+  TaskPool& pool;
+  std::function<void()> changed;
+};
+
+// `saved` is empty at the beginning. Throws ConfigError and DataError as the constructors of Loader.
+LoaderParts make_sources(const LoaderSetup& setup, std::span<const nlohmann::json> saved);
+
+}  // namespace floe::data

@@ -1,0 +1,218 @@
+#include "floe/data/prepared_batches.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+#include "floe/data/stream_codec.h"
+#include "floe/io/safetensors.h"
+
+namespace floe::data {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array kSources{SourceId::laion, SourceId::mmc4, SourceId::text};
+constexpr float kInt8Scale = 1.0F / 64;
+
+std::string with_rank(std::string path, const LoaderContext& context) {
+  const std::string place = "{rank}";
+  const std::size_t at = path.find(place);
+  if (at != std::string::npos) return path.replace(at, place.size(), str(context.rank));
+  if (context.world > 1)
+    log::warn("data.batches: '", path, "' has no {rank} in it, so all ", context.world,
+              " ranks read the same batches");
+  return path;
+}
+
+template <class T>
+std::vector<T> read_as(const TensorSource& file, const TensorInfo& info) {
+  std::vector<T> values(static_cast<std::size_t>(info.numel()));
+  file.read(info, 0, info.numel(), std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+class PreparedState : public SourceState {
+ public:
+  PreparedState(std::int64_t steps, std::int64_t next) : steps_(steps), next_(next) {}
+  json save() const override { return {{"source", "batches"}, {"steps", steps_}, {"next", next_}}; }
+
+ private:
+  std::int64_t steps_, next_;
+};
+
+class PreparedBatches : public Source {
+ public:
+  explicit PreparedBatches(const std::string& path) : path_(path), file_(path) {
+    while (!sources_of(num_steps_).empty()) ++num_steps_;
+    require<DataError>(num_steps_ > 0, "'", path_, "' has no prepared batches: there is no tensor ",
+                       "named step0.laion.input_ids, step0.mmc4.input_ids or step0.text.input_ids");
+    check_names();
+  }
+
+  std::int64_t num_steps() const { return num_steps_; }
+  void set_next(std::int64_t next) { next_ = next; }
+
+  std::optional<SourceStep> try_next() override {
+    SourceStep step;
+    for (const SourceId source : sources_of(next_))
+      step.batches.push_back(batch_of(str("step", next_, ".", name_of(source), "."), source));
+    next_ = (next_ + 1) % num_steps_;
+    step.ends_epoch = next_ == 0;
+    step.after = std::make_shared<PreparedState>(num_steps_, next_);
+    return step;
+  }
+  std::shared_ptr<const SourceState> initial_state() const override {
+    return std::make_shared<PreparedState>(num_steps_, next_);
+  }
+
+ private:
+  std::vector<SourceId> sources_of(std::int64_t step) const {
+    std::vector<SourceId> sources;
+    for (const SourceId source : kSources)
+      if (file_.find(str("step", step, ".", name_of(source), ".input_ids")))
+        sources.push_back(source);
+    return sources;
+  }
+
+  // A step that cannot be reached, or a misspelt name, would be left out in silence.
+  void check_names() const {
+    for (const std::string& name : file_.names()) {
+      std::int64_t step = -1;
+      const char* const end = name.data() + name.size();
+      if (name.starts_with("step")) std::from_chars(name.data() + 4, end, step);
+      bool is_known = false;
+      for (const SourceId source : kSources)
+        for (const char* field : {"input_ids", "attention_mask", "labels", "images", "images_i8"})
+          is_known = is_known || name == str("step", step, ".", name_of(source), ".", field);
+      require<DataError>(is_known && step < num_steps_, "'", path_, "' has a tensor '", name,
+                         "', which belongs to none of its ", num_steps_,
+                         " steps; expected step<i>.<laion|mmc4|text>.<input_ids|attention_mask|"
+                         "labels|images|images_i8> with i from 0 on");
+    }
+  }
+
+  const TensorInfo& table(const std::string& name, const std::vector<std::int64_t>& shape) const {
+    const TensorInfo& info = file_.get(name);
+    require<DataError>(info.dtype == DType::i64 && info.shape == shape, "'", path_, "': '", name,
+                       "' must be int64 [", join(shape), "], not ", name_of(info.dtype), " [",
+                       join(info.shape), "]");
+    return info;
+  }
+
+  // Pictures of a batch as floats; rows of `each` pictures.
+  struct Pictures {
+    std::int64_t each = 0, height = 0, width = 0;
+    std::vector<float> values;
+
+    std::int64_t numel() const { return 3 * height * width; }
+    bool is_zero(std::int64_t picture) const {
+      const auto first = values.begin() + picture * numel();
+      return std::all_of(first, first + numel(), [](float value) { return value == 0; });
+    }
+  };
+
+  Pictures pictures_of(const std::string& prefix, std::int64_t rows) const {
+    Pictures pictures;
+    const TensorInfo* floats = file_.find(prefix + "images");
+    const TensorInfo* bytes = file_.find(prefix + "images_i8");
+    const TensorInfo* info = floats ? floats : bytes;
+    if (!info) return pictures;
+    const auto& shape = info->shape;
+    const std::size_t dims = shape.size();
+    require<DataError>((dims == 4 || dims == 5) && shape[0] == rows && shape[dims - 3] == 3 &&
+                           info->dtype == (floats ? DType::f32 : DType::i8),
+                       "'", path_, "': '", info->name, "' must be ", floats ? "float32" : "int8",
+                       " [", rows, ", 3, H, W] or [", rows, ", K, 3, H, W], not ",
+                       name_of(info->dtype), " [", join(shape), "]");
+    pictures.each = dims == 4 ? 1 : shape[1];
+    pictures.height = shape[dims - 2];
+    pictures.width = shape[dims - 1];
+    if (floats) {
+      pictures.values = read_as<float>(file_, *info);
+    } else {
+      for (const std::int8_t value : read_as<std::int8_t>(file_, *info))
+        pictures.values.push_back(static_cast<float>(value) * kInt8Scale);
+    }
+    return pictures;
+  }
+
+  PendingBatch batch_of(const std::string& prefix, SourceId source) const {
+    const auto& shape = file_.get(prefix + "input_ids").shape;
+    require<DataError>(shape.size() == 2, "'", path_, "': '", prefix,
+                       "input_ids' must have two dimensions, not [", join(shape), "]");
+    const std::int64_t rows = shape[0], width = shape[1];
+    const auto ids = read_as<std::int64_t>(file_, table(prefix + "input_ids", shape));
+    const auto mask = read_as<std::int64_t>(file_, table(prefix + "attention_mask", shape));
+    const auto labels = read_as<std::int64_t>(file_, table(prefix + "labels", shape));
+    auto pictures = std::make_shared<const Pictures>(pictures_of(prefix, rows));
+    PendingBatch pending;
+    pending.batch.source = source;
+    pending.batch.image_slots = pictures->each;
+    std::vector<std::int64_t> kept;  // pictures
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::vector<std::int64_t> row_ids, row_labels;
+      for (std::int64_t i = row * width; i < (row + 1) * width; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        if (mask[at] == 0) continue;
+        row_ids.push_back(ids[at]);
+        row_labels.push_back(labels[at]);
+      }
+      std::int64_t count = pictures->each;
+      while (count > 0 && pictures->is_zero(row * pictures->each + count - 1)) --count;
+      for (std::int64_t k = 0; k < count; ++k) kept.push_back(row * pictures->each + k);
+      pending.batch.add_sequence(row_ids, row_labels, count, str(prefix, row));
+    }
+    pending.shape = {static_cast<std::int64_t>(kept.size()), pictures->height, pictures->width};
+    pending.write_image = [pictures, kept](std::int64_t image, float* out) {
+      const std::int64_t numel = pictures->numel();
+      std::memcpy(out, pictures->values.data() + kept[static_cast<std::size_t>(image)] * numel,
+                  static_cast<std::size_t>(numel) * sizeof(float));
+    };
+    return pending;
+  }
+
+  std::string path_;
+  SafetensorsFile file_;
+  std::int64_t num_steps_ = 0, next_ = 0;
+};
+
+}  // namespace
+
+LoaderParts make_prepared(const std::string& path, const LoaderSetup& setup,
+                          std::span<const json> saved) {
+  const LoaderContext& context = setup.context;
+  auto source = std::make_unique<PreparedBatches>(with_rank(path, context));
+  LoaderParts parts;
+  parts.steps_per_epoch = source->num_steps();
+  if (!saved.empty()) {
+    // Prepared batches have their ranks already, so with another number of them a rank that was not
+    // there follows the first one.
+    const auto number =
+        std::min<std::size_t>(static_cast<std::size_t>(context.rank), saved.size() - 1);
+    const json sources = get<json>(saved[number], "sources");
+    require<DataError>(sources.is_array() && sources.size() == 1 &&
+                           get<std::string>(sources[0], "source") == "batches",
+                       "loader state: it is not of prepared batches; resume with the data of the ",
+                       "checkpoint, or set run.resume=never");
+    require<DataError>(get<std::int64_t>(sources[0], "steps") == source->num_steps(),
+                       "loader state: data.batches has ", source->num_steps(), " steps, but had ",
+                       get<std::int64_t>(sources[0], "steps"), " when it was saved");
+    const auto next = get<std::int64_t>(sources[0], "next");
+    require<DataError>(next >= 0 && next < source->num_steps(), "loader state: it stands at step ",
+                       next, " of ", source->num_steps());
+    parts.epoch = get<std::int64_t>(saved[number], "epoch");
+    parts.index = next;
+    source->set_next(next);
+  }
+  parts.names.emplace_back("batches");
+  parts.sources.push_back(std::move(source));
+  return parts;
+}
+
+}  // namespace floe::data

@@ -1,0 +1,95 @@
+// What becomes of the files of a shard: raw samples, and samples as a model sees them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "floe/data/reasons.h"
+
+namespace floe::data {
+
+// Whose rules decide what a sample is. `openflamingo` follows the reference in every quirk.
+// `corrected` mends them: laion.h, mmc4.h, grouping.h and shard_order.h say how.
+enum class Rules { openflamingo, corrected };
+
+using Bytes = std::vector<std::byte>;
+
+struct Field {
+  std::string suffix;  // "jpg", "seg.jpg": lower case
+  Bytes bytes;
+};
+
+// Neighbouring files of a shard with the same key.
+struct RawSample {
+  std::string shard;  // where its first file lies
+  std::string key;
+  std::vector<Field> fields;  // in the order of the shard; suffixes are unique
+
+  const Field* find(std::string_view suffix) const {
+    for (const Field& field : fields)
+      if (field.suffix == suffix) return &field;
+    return nullptr;
+  }
+};
+
+constexpr std::int32_t kNoLabel = -100;
+
+// Which picture of a raw sample: an index into MMC4's image_info, or a field (LAION) or map key.
+using ImageName = std::variant<std::int64_t, std::string>;
+
+struct ImageSize {
+  int width = 0, height = 0;
+};
+
+struct Sample {
+  std::string shard, key;
+  std::vector<std::int32_t> ids;     // cut to the maximum, not padded
+  std::vector<std::int32_t> labels;  // as many; kNoLabel where nothing is learned
+  std::vector<ImageName> images;     // in the order of the tensor; real pictures only, no padding
+  std::vector<ImageSize> sizes;      // of the pictures before they were cropped
+  std::vector<std::uint8_t> crops;   // [images][size][size][3], RGB
+  // Exactly one `<image>`: the caller draws a coin and drops the sample (reason::kSingleImageCoin)
+  // when drops_single_image(draw). MMC4 only.
+  bool single_image = false;
+
+  std::size_t num_images() const { return images.size(); }
+  // The crop of one picture.
+  std::span<const std::uint8_t> crop(std::size_t image) const {
+    const std::size_t each = crops.size() / images.size();
+    return {crops.data() + image * each, each};
+  }
+};
+
+// A sample that is not used. That is a value, not an error: callers count them by reason.
+struct Dropped {
+  std::string shard, key;
+  std::string reason;  // short and stable: one of reasons.h
+  std::string detail;  // a sentence for people
+};
+
+using Outcome = std::variant<Sample, Dropped>;
+
+// `draw` is uniform in [0, 1), as Python's random.random().
+constexpr bool drops_single_image(double draw) { return draw <= 0.5; }
+
+// Raw samples to samples. Implementations: LaionMaker, Mmc4Maker.
+//
+// Note [Draws]
+// make() draws nothing: it is a pure function of the raw sample, so any number of threads may make
+// samples in any order. What chance decides (flips, the coin for documents with a single image)
+// is left to the caller, who draws in the order of the stream or by a counter per sample; hence the
+// number of threads cannot change what a model sees. The reference draws its coins in the order of
+// its sample shuffle, which no seed fixes, so only their distribution can be followed.
+class SampleMaker {
+ public:
+  virtual ~SampleMaker() = default;
+  // Never throws because of what the sample contains. Thread-safe.
+  virtual Outcome make(const RawSample& raw) const = 0;
+};
+
+}  // namespace floe::data

@@ -1,0 +1,236 @@
+// A loader that is saved and made again goes on with the next sample.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "floe/data/epoch_rest.h"
+#include "tests/data/loader_corpus.h"
+
+namespace floe::data {
+namespace {
+
+using Saved = std::vector<nlohmann::json>;
+
+// Saved after each step and made again at some: everything that follows is the same.
+void expect_exact_resume(const DataConfig& config, int steps, int every) {
+  Loader whole(config, context());
+  std::vector<std::uint64_t> expected;
+  std::vector<std::string> states{whole.state().save().dump()};
+  std::vector<std::string> reports{whole.report()};
+  for (int i = 0; i < steps; ++i) {
+    expected.push_back(fingerprint(whole.next()));
+    states.push_back(whole.state().save().dump());
+    reports.push_back(whole.report());
+  }
+  for (int begin = 0; begin < steps; begin += every) {
+    const Saved saved{nlohmann::json::parse(states[static_cast<std::size_t>(begin)])};
+    Loader again(config, context(), saved);
+    ASSERT_EQ(again.state().save().dump(), states[static_cast<std::size_t>(begin)]);
+    for (int i = begin; i < std::min(steps, begin + 12); ++i) {
+      ASSERT_EQ(fingerprint(again.next()), expected[static_cast<std::size_t>(i)])
+          << "from " << begin << " at " << i;
+      ASSERT_EQ(again.report(), reports[static_cast<std::size_t>(i) + 1]);
+    }
+    ASSERT_EQ(again.state().save().dump(),
+              states[static_cast<std::size_t>(std::min(steps, begin + 12))]);
+  }
+}
+
+TEST(Resume, IsExactAtEverySample) {
+  const auto shards = laion_shards(4, 15);
+  DataConfig config = laion_config(shards->pattern(), 1);
+  config.laion->num_samples = 50;
+  config.shuffle = {12, 5, {kMiB}};
+  expect_exact_resume(config, 130, 1);
+}
+
+TEST(Resume, IsExactWithSeveralWorkersAndPasses) {
+  const auto shards = laion_shards(6, 11);
+  for (const Rules rules : {Rules::openflamingo, Rules::corrected}) {
+    DataConfig config = laion_config(shards->pattern(), 4);
+    config.rules = rules;
+    config.workers = 3;
+    config.laion->num_samples = 200;  // several passes an epoch
+    config.shuffle = {9, 5, {kMiB}};
+    expect_exact_resume(config, 120, 5);
+  }
+}
+
+TEST(Resume, IsExactWithResampling) {
+  const auto shards = laion_shards(4, 9);
+  DataConfig config = laion_config(shards->pattern(), 3);
+  config.resampled = true;
+  config.workers = 2;
+  config.shuffle = {20, 10, {kMiB}};
+  expect_exact_resume(config, 60, 7);
+}
+
+TEST(Resume, IsExactWithBoundedBytesAndBadShards) {
+  const auto shards = laion_shards(6, 20);
+  std::filesystem::resize_file(shards->path(2), 20'000);
+  std::filesystem::remove(shards->path(4));
+  DataConfig config = laion_config(shards->pattern(), 3);
+  config.shuffle = {500, 100, {8 * kKiB}};
+  config.laion->num_samples = 150;
+  expect_exact_resume(config, 70, 3);
+}
+
+TEST(Resume, IsExactWithDocuments) {
+  const auto pairs = laion_shards(2, 40);
+  Shards documents;
+  for (int i = 0; i < 2; ++i) documents.add(mmc4_shard(i, 20));
+  DataConfig config = laion_config(pairs->pattern(), 2);
+  config.mmc4.emplace();
+  config.mmc4->shards = documents.pattern();
+  config.mmc4->batch_size = 3;
+  config.shuffle = {10, 5, {kMiB}};
+  expect_exact_resume(config, 40, 4);
+}
+
+TEST(Resume, StateIsSmall) {
+  const auto shards = laion_shards(10, 1000);
+  DataConfig config = laion_config(shards->pattern(), 50);
+  Loader loader(config, context());  // a buffer of 5000
+  keys_of(loader, 150);
+  EXPECT_LT(loader.state().save().dump().size(), 100'000U);
+}
+
+TEST(Resume, ThreadsAndBatchSizeMayChange) {
+  const auto shards = laion_shards(4, 50);
+  DataConfig config = laion_config(shards->pattern(), 6);
+  config.shuffle = {30, 10, {kMiB}};
+  Loader loader(config, context());
+  keys_of(loader, 5);
+  const Saved saved{loader.state().save()};
+  const auto expected = keys_of(loader, 10);
+  config.threads = 5;
+  config.laion->batch_size = 3;
+  Loader again(config, context(), saved);
+  EXPECT_EQ(keys_of(again, 20), expected);
+}
+
+// What all ranks of a world have given, and their states.
+struct WorldRun {
+  std::multiset<std::string> keys;
+  Saved states;
+};
+
+WorldRun run_world(const DataConfig& config, int world, int steps, const Saved& from) {
+  WorldRun run;
+  for (int rank = 0; rank < world; ++rank) {
+    Loader loader(config, context(rank, world), from);
+    const auto keys = keys_of(loader, steps);
+    run.keys.insert(keys.begin(), keys.end());
+    run.states.push_back(loader.state().save());
+  }
+  return run;
+}
+
+TEST(Resume, AnotherWorldSizeLosesAndRepeatsNothing) {
+  const auto shards = laion_shards(12, 10);
+  for (const Rules rules : {Rules::openflamingo, Rules::corrected})
+    for (const auto& [before, after, workers] :
+         {std::tuple{2, 3, 1}, {3, 2, 1}, {4, 1, 2}, {1, 4, 1}}) {
+      DataConfig config = laion_config(shards->pattern(), 1);
+      config.rules = rules;
+      config.shuffle = {15, 8, {kMiB}};
+      config.laion->num_samples = 120;
+      const int first_steps = 48 / before;
+      WorldRun first = run_world(config, before, first_steps, {});
+      EXPECT_EQ(first.keys.size(), 48U);
+      config.workers = workers;
+      const int rest = 72 / after;
+      WorldRun second = run_world(config, after, rest, first.states);
+      std::multiset<std::string> all = first.keys;
+      all.insert(second.keys.begin(), second.keys.end());
+      EXPECT_EQ(all.size(), 120U);
+      // Streams have shares of different sizes, so some begin their next pass a little before
+      // others end theirs; but by then nearly everything has come, and nothing was left behind.
+      const std::set<std::string> distinct(all.begin(), all.end());
+      EXPECT_GE(distinct.size(), 108U) << before << " to " << after;
+      const WorldRun third = run_world(config, after, 1, second.states);
+      EXPECT_EQ(third.keys.size(), static_cast<std::size_t>(after));
+    }
+}
+
+TEST(EpochRest, DealsEverythingOnce) {
+  const auto shards = laion_shards(9, 10);
+  DataConfig config = laion_config(shards->pattern(), 1);
+  config.shuffle = {12, 6, {kMiB}};
+  StreamSetup setup;
+  setup.shards = {9, 7, 1, {0, 1, 0, 1}, Rules::openflamingo, false};
+  setup.shuffle = {12, 6, kMiB};
+  // One stream that has read a part.
+  StreamState state(setup, 0);
+  ReaderOptions options;
+  auto list = std::make_shared<std::vector<std::string>>();
+  for (int i = 0; i < 9; ++i) list->push_back(shards->path(i));
+  options.shards = list;
+  StreamReader reader(state.position, std::nullopt, options);
+  std::multiset<std::string> keys;
+  for (int i = 0; i < 37; ++i) {
+    const Given given = reader.next();
+    state.position.take(given.taken, given.source_ended);
+    state.position.give();
+    keys.insert(given.raw.key);
+  }
+  state.position.shards().forget_before(state.position.oldest_ordinal());
+  const EpochRest rest = rest_of(std::span(&state, 1));
+  EXPECT_GT(rest.samples.size(), 0U);
+  for (int stream = 0; stream < 4; ++stream) {
+    StreamReader own(deal(rest, setup, stream, 4, 0).position, std::nullopt, options);
+    for (Given given = own.next(); given.kind != Given::Kind::pass_end; given = own.next())
+      keys.insert(given.raw.key);
+  }
+  EXPECT_EQ(keys.size(), 90U);
+  EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), 90U);
+}
+
+TEST(Resume, OtherDataIsAnError) {
+  const auto shards = laion_shards(3, 10), more = laion_shards(4, 10);
+  DataConfig config = laion_config(shards->pattern(), 2);
+  Loader loader(config, context());
+  loader.next();
+  const Saved saved{loader.state().save()};
+  EXPECT_THROW(Loader(laion_config(more->pattern(), 2), context(), saved), DataError);
+  EXPECT_THROW(Loader(config, context(), Saved{saved[0], saved[0]}), DataError);
+  DataConfig prepared;
+  prepared.batches = std::string(std::getenv("FLOE_SOURCE_DIR")) +
+                     "/tests/goldens/models/opt_x1-train/batches.safetensors";
+  EXPECT_THROW(Loader(prepared, context(), saved), DataError);
+}
+
+// Every value of a state replaced by others, and every key removed: an error, or a loader that runs.
+TEST(Resume, DamagedStatesAreErrors) {
+  const auto shards = laion_shards(3, 30);
+  DataConfig config = laion_config(shards->pattern(), 2);
+  config.shuffle = {10, 5, {kMiB}};
+  Loader loader(config, context());
+  keys_of(loader, 5);
+  const nlohmann::json good = loader.state().save().flatten();
+  int errors = 0;
+  const auto expect_no_crash = [&](const nlohmann::json& flat) {
+    try {
+      Loader again(config, context(), Saved{flat.unflatten()});
+      again.next();
+    } catch (const Error&) {
+      ++errors;
+    }
+  };
+  for (const auto& [key, value] : good.items()) {
+    for (const nlohmann::json& other :
+         {nlohmann::json(nullptr), nlohmann::json(-1), nlohmann::json("A"), nlohmann::json(""),
+          nlohmann::json(4'000'000'000U), nlohmann::json("/////w"), nlohmann::json(true)}) {
+      nlohmann::json bad = good;
+      bad[key] = other;
+      expect_no_crash(bad);
+    }
+    nlohmann::json bad = good;
+    bad.erase(key);
+    expect_no_crash(bad);
+  }
+  EXPECT_GT(errors, 100);
+}
+
+}  // namespace
+}  // namespace floe::data
