@@ -22,6 +22,8 @@ PackedBatch sample() {
   batch.source = longs({0, 1});
   batch.images = at::zeros({3, 3, 4, 4});
   batch.image_offsets = longs({0, 1, 3});
+  batch.image_slots = longs({1, 6});
+  batch.attended = at::tensor({1, 1, 1, 1, 0}).to(at::kBool);
   batch.sample_keys = {"a", "b"};
   return batch;
 }

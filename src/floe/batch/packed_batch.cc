@@ -60,14 +60,27 @@ void PackedBatch::validate() const {
                      at::toString(images.scalar_type()));
   check_offsets(image_offsets, "image_offsets", sequences, num_images(), "images");
 
+  if (image_slots.defined()) {
+    check_integers(image_slots, "image_slots", sequences);
+    require<DataError>(!image_slots.lt(image_offsets.diff()).any().item<bool>(),
+                       "batch: 'image_slots' has fewer places than the sequence has images");
+  }
+  if (attended.defined())
+    require<DataError>(
+        attended.scalar_type() == at::kBool && attended.dim() == 1 && attended.numel() == tokens,
+        "batch: 'attended' must be bool of the shape [", tokens, "], not ",
+        at::toString(attended.scalar_type()), " ", shape_text(attended));
+
   require<DataError>(static_cast<std::int64_t>(sample_keys.size()) == sequences,
                      "batch: 'sample_keys' has ", sample_keys.size(), " keys for ", sequences,
                      " sequences");
-  for (const at::Tensor& tensor :
-       {sequence_offsets, positions, labels, source, images, image_offsets})
+  for (const at::Tensor& tensor : {sequence_offsets, positions, labels, source, images,
+                                   image_offsets, image_slots, attended}) {
+    if (!tensor.defined()) continue;
     require<DataError>(tensor.device() == ids.device(), "batch: its tensors lie on ",
                        ids.device().str(), " and on ", tensor.device().str(),
                        "; move all with to()");
+  }
   if (tokens == 0) return;
   // A token's position and id are indices into tables; a negative one would read out of bounds.
   require<DataError>(ids.min().item<std::int64_t>() >= 0, "batch: 'ids' has a negative token");
@@ -81,8 +94,16 @@ PackedBatch PackedBatch::to(const at::Device& device, bool non_blocking) const {
   const auto move = [&](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.to(device, tensor.scalar_type(), non_blocking) : tensor;
   };
-  return {move(ids),    move(sequence_offsets), move(positions),     move(labels),
-          move(source), move(images),           move(image_offsets), sample_keys};
+  return {.ids = move(ids),
+          .sequence_offsets = move(sequence_offsets),
+          .positions = move(positions),
+          .labels = move(labels),
+          .source = move(source),
+          .images = move(images),
+          .image_offsets = move(image_offsets),
+          .image_slots = move(image_slots),
+          .attended = move(attended),
+          .sample_keys = sample_keys};
 }
 
 }  // namespace floe

@@ -2,6 +2,12 @@
 //
 // Sequence s has the tokens [sequence_offsets[s], sequence_offsets[s + 1]) and the images
 // [image_offsets[s], image_offsets[s + 1]), in the order in which its text refers to them.
+//
+// Note [Image slots]
+// OpenFlamingo pads the images of a row with zeros up to a fixed number. Text can look at such a zero
+// image where the rules let it: behind a literal `<image>` in a page, or wherever attention has to be
+// spread over everything. `image_slots` says how many places a sequence has in that padded form, at
+// least its number of images; the model then encodes one zero image when some text really looks at it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,13 +22,15 @@ namespace floe {
 constexpr std::int64_t kNoLabel = -100;
 
 struct PackedBatch {
-  at::Tensor ids;                        // [N] int64
-  at::Tensor sequence_offsets;           // [S+1] int64, from 0 to N, never falling
-  at::Tensor positions;                  // [N] int64, of each token in its sequence
-  at::Tensor labels;                     // [N] int64, kNoLabel = none
-  at::Tensor source;                     // [S] int64, which data set a sequence is from
-  at::Tensor images;                     // [M, 3, H, W] floating point
-  at::Tensor image_offsets;              // [S+1] int64, from 0 to M, never falling
+  at::Tensor ids;               // [N] int64
+  at::Tensor sequence_offsets;  // [S+1] int64, from 0 to N, never falling
+  at::Tensor positions;         // [N] int64, of each token in its sequence
+  at::Tensor labels;            // [N] int64, kNoLabel = none
+  at::Tensor source;            // [S] int64, which data set a sequence is from
+  at::Tensor images;            // [M, 3, H, W] floating point
+  at::Tensor image_offsets;     // [S+1] int64, from 0 to M, never falling
+  at::Tensor image_slots;       // [S] int64, see Note [Image slots]; undefined: no empty ones
+  at::Tensor attended;  // [N] bool, false: padding, which no token looks at; undefined: none
   std::vector<std::string> sample_keys;  // one per sequence, for messages and resume
 
   std::int64_t num_tokens() const;     // N

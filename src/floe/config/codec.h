@@ -130,8 +130,10 @@ struct Codec<T> : Leaf {
   static TypeName type() { return {"one of " + join(names()), "of " + join(names())}; }
   static bool read(const Value& value, T& out, const Place& place) {
     const auto* text = value.as<std::string>();
+    const auto number = integer_of(value);  // a name may be one, such as 0
     for (const auto& [name, named] : enum_names(T{}))
-      if (text && *text == name) return out = named, true;
+      if ((text && *text == name) || (number && std::to_string(*number) == name))
+        return out = named, true;
     return fail_choice(value, place, names());
   }
   static Value write(T wanted, Write) {
