@@ -175,13 +175,13 @@ struct HookedUp : Module {};
 
 TEST(ClassName, AsAPolicyNamesIt) {
   EXPECT_EQ(class_name(Linear(1, 1)), "Linear");
-  EXPECT_EQ(class_name(models::DecoderLayer({.dim = 8, .heads = 2})), "DecoderLayer");
+  EXPECT_EQ(class_name(models::plain::DecoderLayer({.dim = 8, .heads = 2})), "DecoderLayer");
   EXPECT_EQ(class_name(torch::nn::LinearImpl(1, 1)), "Linear");
   EXPECT_EQ(class_name(PlainImpl()), "Plain");
   EXPECT_EQ(class_name(Impl()), "Impl");
   EXPECT_EQ(class_name(HookedUp()), "HookedUp");
   EXPECT_EQ(class_name(Hooked<torch::nn::LinearImpl>(1, 1)), "Linear");
-  EXPECT_EQ(class_name(List<models::DecoderLayer>()), "List");
+  EXPECT_EQ(class_name(List<models::plain::DecoderLayer>()), "List");
   EXPECT_EQ(class_name(Box<torch::nn::LinearImpl>()), "Box");
   EXPECT_EQ(class_name(Box<Hooked<torch::nn::LinearImpl>>()), "Box");
   struct Local : Module {};

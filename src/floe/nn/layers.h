@@ -1,9 +1,21 @@
 // The plain layers. Names and shapes of parameters are those of torch.nn.
 #pragma once
 
+#include <optional>
+
 #include "floe/nn/module.h"
 
 namespace floe::nn {
+
+// A low-rank adapter beside a linear layer: y + scale · B A dropout(x).
+struct LoraOptions {
+  std::int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;
+  bool rank_stabilised = false;  // scale = alpha / sqrt(rank) instead of alpha / rank
+
+  double scale() const;
+};
 
 // y = x Wᵀ + b
 class Linear : public Module {
@@ -15,8 +27,19 @@ class Linear : public Module {
   // From now on this layer's weight is that parameter of another module, under both names.
   void tie_weight(const at::Tensor& other) { weight = tie("weight", other); }
 
+  // Adds the parameters lora_A.weight [rank, in] and lora_B.weight [out, rank], as PEFT names and
+  // begins them: A random, B zero, so that the layer first gives what it gave before.
+  void adapt(const LoraOptions& options);
+  const std::optional<LoraOptions>& lora() const { return lora_; }
+  // Puts the adapter's product into the weight and sets B to zero. The parameters must be whole.
+  void merge_lora();
+
   at::Tensor weight;  // [out, in]
   at::Tensor bias;    // [out] or undefined
+
+ private:
+  std::optional<LoraOptions> lora_;
+  Ptr<Linear> lora_a_, lora_b_;
 };
 
 class Embedding : public Module {
@@ -30,10 +53,22 @@ class Embedding : public Module {
 
 class LayerNorm : public Module {
  public:
-  explicit LayerNorm(std::int64_t dim, double eps = 1e-5);
+  explicit LayerNorm(std::int64_t dim, double eps = 1e-5, bool bias = true);
   at::Tensor forward(const at::Tensor& x);
 
-  at::Tensor weight, bias;  // [dim]
+  at::Tensor weight, bias;  // [dim]; bias may be undefined
+
+ private:
+  double eps_;
+};
+
+// x / sqrt(mean(x²) + eps) · weight
+class RmsNorm : public Module {
+ public:
+  explicit RmsNorm(std::int64_t dim, double eps = 1e-6);
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor weight;  // [dim]
 
  private:
   double eps_;

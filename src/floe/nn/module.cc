@@ -41,6 +41,19 @@ at::Tensor Module::tie(const std::string& name, const at::Tensor& other) {
   return parameters_[name] = other;
 }
 
+void Module::register_at(const std::string& path,
+                         const std::shared_ptr<torch::nn::Module>& module) {
+  const auto dot = path.find('.');
+  if (dot == std::string::npos) {
+    register_module(path, module);
+    return;
+  }
+  const std::string first = path.substr(0, dot);
+  auto& folder = folders_[first];
+  if (!folder) folder = register_module(first, std::make_shared<Module>());
+  folder->register_at(path.substr(dot + 1), module);
+}
+
 std::string class_name(const torch::nn::Module& module) {
   std::string name = c10::demangle(typeid(module).name());
   // Hooked<torch::nn::LinearImpl, ...> is its first argument for every purpose.

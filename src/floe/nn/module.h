@@ -50,8 +50,19 @@ class Module : public torch::nn::Module, public BoundarySlot {
     return Ptr<M>(std::move(module));
   }
 
+  // A module at a dotted path below this one. Plain modules on the way are made as they are needed.
+  template <class M, class... Args>
+  Ptr<M> child_at(const std::string& path, Args&&... args) {
+    auto module = std::make_shared<M>(std::forward<Args>(args)...);
+    register_at(path, module);
+    return Ptr<M>(std::move(module));
+  }
+
  private:
+  void register_at(const std::string& path, const std::shared_ptr<torch::nn::Module>& module);
+
   std::map<std::string, Init> inits_;
+  std::map<std::string, std::shared_ptr<Module>> folders_;  // made by child_at
 };
 
 // A tensor with a shape and no memory.

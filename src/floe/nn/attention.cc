@@ -1,0 +1,144 @@
+#include "floe/nn/attention.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "floe/core/error.h"
+
+namespace floe::nn {
+namespace {
+
+constexpr double kNever = -std::numeric_limits<double>::infinity();
+
+// [T, K] of how far key j lies before query i + past.
+at::Tensor distances(std::int64_t queries, std::int64_t keys, std::int64_t past,
+                     at::Device device) {
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
+  return (at::arange(queries, options) + past).unsqueeze(1) - at::arange(keys, options);
+}
+
+at::Tensor out_of_sight(const at::Tensor& distance, std::int64_t window) {
+  at::Tensor hidden = distance.lt(0);
+  return window > 0 ? hidden.logical_or(distance.ge(window)) : hidden;
+}
+
+at::Tensor heads_first(const at::Tensor& x) { return x.transpose(1, 2); }  // [B, T, H, D]
+
+at::Tensor sdpa(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                const at::Tensor& mask, const AttentionRule& rule) {
+  const auto given = mask.defined() ? std::optional<at::Tensor>(mask) : std::nullopt;
+  return at::scaled_dot_product_attention(q, k, v, given, rule.dropout,
+                                          /*is_causal=*/!mask.defined(), rule.scale,
+                                          /*enable_gqa=*/q.size(1) != k.size(1));
+}
+
+}  // namespace
+
+std::vector<at::Tensor> attention_masks(const Segments& segments, const AttentionRule& rule,
+                                        at::TensorOptions options) {
+  std::vector<at::Tensor> masks;
+  for (const Bucket& bucket : segments.buckets()) {
+    at::Tensor& mask = masks.emplace_back();
+    const bool windowed = rule.window > 0 && rule.window < bucket.length;
+    if (!rule.slopes.defined() && !windowed && !bucket.hidden.defined()) continue;
+    const auto distance = distances(bucket.length, bucket.length, 0, options.device());
+    at::Tensor hidden = out_of_sight(distance, rule.window).unsqueeze(0).unsqueeze(0);
+    if (bucket.hidden.defined()) {
+      hidden = hidden.logical_or(bucket.hidden.unsqueeze(1).unsqueeze(2));
+      // Padding before the first token would see nothing and become NaN: it sees itself.
+      hidden = hidden.logical_and(
+          hidden.all(-1, /*keepdim=*/true).logical_and(distance.eq(0)).logical_not());
+    }
+    at::Tensor added = at::zeros({1}, options.dtype(at::kFloat));
+    if (rule.slopes.defined())
+      added = -rule.slopes.to(options.device()).view({1, -1, 1, 1}) * distance.to(at::kFloat);
+    mask = at::where(hidden, at::scalar_tensor(kNever, options.dtype(at::kFloat)), added)
+               .to(c10::typeMetaToScalarType(options.dtype()));
+  }
+  return masks;
+}
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const Segments& segments, const std::vector<at::Tensor>& masks,
+                     const AttentionRule& rule) {
+  const std::int64_t width = q.size(1) * v.size(2);
+  const at::Tensor queries = segments.pad(q), keys = segments.pad(k), values = segments.pad(v);
+  std::vector<at::Tensor> mixed;
+  for (std::size_t b = 0; b < segments.buckets().size(); ++b) {
+    const Bucket& bucket = segments.buckets()[b];
+    const auto part = [&](const at::Tensor& places) { return heads_first(bucket.of(places)); };
+    mixed.push_back(heads_first(sdpa(part(queries), part(keys), part(values), masks[b], rule))
+                        .reshape({bucket.rows * bucket.length, width}));
+  }
+  if (mixed.empty()) return v.reshape({0, width});
+  return segments.unpad(mixed.size() == 1 ? mixed[0] : at::cat(mixed));
+}
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const Segments& segments, KvCache& cache, std::size_t layer,
+                     const AttentionRule& rule) {
+  const std::int64_t width = q.size(1) * v.size(2);
+  KvCache::Layer& seen = cache.layer(layer, k);
+  const at::Tensor queries = segments.pad(q), keys = segments.pad(k), values = segments.pad(v);
+  std::vector<at::Tensor> mixed;
+  for (const Bucket& bucket : segments.buckets()) {
+    std::vector<std::int64_t> past;
+    for (const std::int64_t s : bucket.sequences)
+      past.push_back(cache.past()[static_cast<std::size_t>(s)]);
+    const std::int64_t longest = *std::max_element(past.begin(), past.end()) + bucket.length;
+    require(longest <= cache.capacity(), "the cache has room for ", cache.capacity(),
+            " tokens of a sequence, ", longest, " are needed");
+    const auto device = q.device();
+    // Padding at the right is written as well; it lies behind the sequence, where nothing looks
+    // before the next token has taken its place.
+    for (std::int64_t row = 0; row < bucket.rows; ++row) {
+      const auto r = static_cast<std::size_t>(row);
+      seen.keys[bucket.sequences[r]].narrow(0, past[r], bucket.length).copy_(bucket.of(keys)[row]);
+      seen.values[bucket.sequences[r]]
+          .narrow(0, past[r], bucket.length)
+          .copy_(bucket.of(values)[row]);
+    }
+    const at::Tensor rows = at::tensor(bucket.sequences, at::kLong).to(device);
+    const bool all = bucket.rows == cache.sequences() && segments.buckets().size() == 1;
+    const auto of_rows = [&](const at::Tensor& memory) {
+      return heads_first((all ? memory : memory.index_select(0, rows)).narrow(1, 0, longest));
+    };
+    std::vector<at::Tensor> added;
+    for (const std::int64_t before : past) {
+      const auto distance = distances(bucket.length, longest, before, device);
+      at::Tensor bias = at::zeros({1, 1, 1}, q.options().dtype(at::kFloat));
+      if (rule.slopes.defined())
+        bias = -rule.slopes.to(device).view({-1, 1, 1}) * distance.to(at::kFloat);
+      added.push_back(bias.masked_fill(out_of_sight(distance, rule.window), kNever));
+    }
+    const at::Tensor mask = at::stack(added).to(q.scalar_type());  // [rows, H or 1, T, K]
+    mixed.push_back(heads_first(sdpa(heads_first(bucket.of(queries)), of_rows(seen.keys),
+                                     of_rows(seen.values), mask, rule))
+                        .reshape({bucket.rows * bucket.length, width}));
+  }
+  return segments.unpad(mixed.size() == 1 ? mixed[0] : at::cat(mixed));
+}
+
+at::Tensor alibi_slopes(std::int64_t heads, double bias_max) {
+  std::int64_t power = 1;
+  while (power < heads) power *= 2;
+  std::vector<float> slopes;
+  for (std::int64_t i = 1; i <= power; ++i)
+    slopes.push_back(static_cast<float>(1 / std::pow(2, i * bias_max / power)));
+  std::vector<float> result;
+  if (power == heads) {
+    result = slopes;
+  } else {
+    for (std::int64_t i = 1; i < power; i += 2)
+      result.push_back(slopes[static_cast<std::size_t>(i)]);
+    for (std::int64_t i = 0; i < power; i += 2)
+      result.push_back(slopes[static_cast<std::size_t>(i)]);
+    result.resize(static_cast<std::size_t>(heads));
+  }
+  return at::tensor(result);
+}
+
+}  // namespace floe::nn

@@ -1,0 +1,30 @@
+// Tensors from files: the bytes of a TensorSource in torch's types.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+
+#include "floe/core/dtype.h"
+#include "floe/io/tensor_source.h"
+
+namespace floe::nn {
+
+at::ScalarType torch_dtype(DType dtype);
+// Throws DataError for a type that files of tensors do not have.
+DType file_dtype(at::ScalarType dtype);
+
+// Elements [first, first + out.numel()) into `out`: contiguous, one-dimensional, of any dtype on any
+// device. Host memory stays bounded, whatever the number.
+void read_elements(const TensorSource& source, const TensorInfo& info, std::int64_t first,
+                   at::Tensor out);
+// A whole tensor, in its own dtype on the CPU.
+at::Tensor read_tensor(const TensorSource& source, const TensorInfo& info);
+
+// Gives every hollow parameter memory on the device, in that dtype, and its values: from `source`
+// under any of its names (null: none), else its initial values. The model in one piece.
+void materialize(torch::nn::Module& root, const TensorSource* source, std::uint64_t seed,
+                 at::Device device, at::ScalarType dtype = at::kFloat);
+
+}  // namespace floe::nn

@@ -1,0 +1,116 @@
+#include "floe/nn/segments.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+namespace floe::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+struct Pad : torch::autograd::Function<Pad> {
+  static Variable forward(AutogradContext* context, const Variable& tokens,
+                          const at::Tensor& token_of, const at::Tensor& place_of) {
+    context->save_for_backward({place_of});
+    return tokens.index_select(0, token_of);
+  }
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    return {grads[0].index_select(0, context->get_saved_variables()[0]), {}, {}};
+  }
+};
+
+struct Unpad : torch::autograd::Function<Unpad> {
+  static Variable forward(AutogradContext* context, const Variable& places,
+                          const at::Tensor& place_of) {
+    context->save_for_backward({place_of});
+    context->saved_data["places"] = places.size(0);
+    return places.index_select(0, place_of);
+  }
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    std::vector<std::int64_t> shape = grads[0].sizes().vec();
+    shape[0] = context->saved_data["places"].toInt();
+    at::Tensor places = at::zeros(shape, grads[0].options());
+    return {places.index_copy_(0, context->get_saved_variables()[0], grads[0]), {}};
+  }
+};
+
+// Sequences whose lengths round up to the same number share a bucket: at most a third is padding (a
+// half from 33 to 64 tokens), and short sequences (up to 32 tokens) always share one.
+std::int64_t length_class(std::int64_t length) {
+  const auto step = std::max<std::int64_t>(
+      32, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(length)) / 2));
+  return (length + step - 1) / step * step;
+}
+
+}  // namespace
+
+at::Tensor Bucket::of(const at::Tensor& places) const {
+  std::vector<std::int64_t> shape{rows, length};
+  for (std::int64_t d = 1; d < places.dim(); ++d) shape.push_back(places.size(d));
+  return places.narrow(0, first_place, rows * length).view(shape);
+}
+
+Segments::Segments(const at::Tensor& offsets, const at::Tensor& attended, at::Device device) {
+  const auto* offset = offsets.const_data_ptr<std::int64_t>();
+  const std::int64_t sequences = offsets.numel() - 1;
+  num_tokens_ = offset[sequences];
+
+  std::map<std::int64_t, Bucket> by_class;
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    const std::int64_t length = offset[s + 1] - offset[s];
+    if (length == 0) continue;
+    Bucket& bucket = by_class[length_class(length)];
+    bucket.sequences.push_back(s);
+    bucket.length = std::max(bucket.length, length);
+  }
+  for (auto& [key, bucket] : by_class) {
+    bucket.rows = static_cast<std::int64_t>(bucket.sequences.size());
+    bucket.first_place = num_places_;
+    num_places_ += bucket.rows * bucket.length;
+    buckets_.push_back(std::move(bucket));
+  }
+
+  at::Tensor token_of = at::empty({num_places_}, at::kLong);
+  at::Tensor place_of = at::empty({num_tokens_}, at::kLong);
+  auto* token = token_of.mutable_data_ptr<std::int64_t>();
+  auto* place = place_of.mutable_data_ptr<std::int64_t>();
+  for (Bucket& bucket : buckets_) {
+    at::Tensor hidden;
+    if (attended.defined()) hidden = at::zeros({bucket.rows, bucket.length}, at::kBool);
+    for (std::int64_t row = 0; row < bucket.rows; ++row) {
+      const std::int64_t s = bucket.sequences[static_cast<std::size_t>(row)];
+      const std::int64_t length = offset[s + 1] - offset[s];
+      for (std::int64_t i = 0; i < bucket.length; ++i) {
+        const std::int64_t p = bucket.first_place + row * bucket.length + i;
+        const std::int64_t t = offset[s] + std::min(i, length - 1);
+        token[p] = t;
+        in_place_ = in_place_ && t == p;
+        if (i < length) place[t] = p;
+        if (hidden.defined() && i < length && !attended.const_data_ptr<bool>()[t])
+          hidden.mutable_data_ptr<bool>()[row * bucket.length + i] = true;
+      }
+    }
+    if (hidden.defined() && hidden.any().item<bool>()) bucket.hidden = hidden.to(device);
+  }
+  if (in_place_) return;
+  token_of_ = token_of.to(device);
+  place_of_ = place_of.to(device);
+}
+
+at::Tensor Segments::pad(const at::Tensor& tokens) const {
+  return in_place_ ? tokens.contiguous() : Pad::apply(tokens, token_of_, place_of_);
+}
+
+at::Tensor Segments::unpad(const at::Tensor& places) const {
+  return in_place_ ? places : Unpad::apply(places, place_of_);
+}
+
+}  // namespace floe::nn
