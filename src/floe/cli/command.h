@@ -20,7 +20,11 @@ struct Command {
   Exit (*run)(const Args& args);
 };
 
+extern const Command kConvertCommand;
+extern const Command kForwardCommand;
+extern const Command kGenerateCommand;
 extern const Command kHelpCommand;
+extern const Command kInspectCommand;
 extern const Command kLaunchCommand;
 extern const Command kPlanCommand;
 extern const Command kVersionCommand;

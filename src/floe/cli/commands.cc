@@ -19,10 +19,8 @@ bool asks_for_help(const Args& args) {
 
 const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> table{
-      &kLaunchCommand,
-      &kPlanCommand,
-      &kHelpCommand,
-      &kVersionCommand,
+      &kLaunchCommand,   &kPlanCommand,    &kInspectCommand, &kForwardCommand,
+      &kGenerateCommand, &kConvertCommand, &kHelpCommand,    &kVersionCommand,
   };
   return table;
 }

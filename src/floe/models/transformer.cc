@@ -8,6 +8,7 @@
 #include "floe/core/error.h"
 
 namespace floe::models {
+namespace plain {
 
 Attention::Attention(const TransformerSize& size) : heads_(size.heads) {
   require<ConfigError>(size.dim % size.heads == 0, "a width of ", size.dim,
@@ -47,10 +48,12 @@ at::Tensor DecoderLayer::forward(const at::Tensor& x) {
   return adapter_ ? adapter_(y) : y;
 }
 
+}  // namespace plain
+
 Transformer::Transformer(const TransformerSize& size) : size_(size) {
   embed_ = child<nn::Embedding>("embed", size.vocab, size.dim, nn::Init::normal(0.02));
   positions_ = child<nn::Embedding>("positions", size.context, size.dim, nn::Init::normal(0.02));
-  layers_ = child<nn::List<DecoderLayer>>("layers");
+  layers_ = child<nn::List<plain::DecoderLayer>>("layers");
   for (std::int64_t i = 0; i < size.layers; ++i) layers_->add(size);
   norm_ = child<nn::LayerNorm>("norm", size.dim);
   head_ = child<nn::Linear>("head", size.dim, size.vocab, false, nn::Init::normal(0.02));

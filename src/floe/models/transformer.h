@@ -16,6 +16,9 @@ struct TransformerSize {
   std::int64_t adapter = 0;
 };
 
+// Its parts; decoder.h has a DecoderLayer of its own.
+namespace plain {
+
 class Attention : public nn::Module {
  public:
   explicit Attention(const TransformerSize& size);
@@ -48,6 +51,8 @@ class DecoderLayer : public nn::Module {
   nn::Ptr<nn::Dropout> dropout_;
 };
 
+}  // namespace plain
+
 class Transformer : public nn::Module {
  public:
   explicit Transformer(const TransformerSize& size);
@@ -58,7 +63,7 @@ class Transformer : public nn::Module {
  private:
   TransformerSize size_;
   nn::Ptr<nn::Embedding> embed_, positions_;
-  nn::Ptr<nn::List<DecoderLayer>> layers_;
+  nn::Ptr<nn::List<plain::DecoderLayer>> layers_;
   nn::Ptr<nn::LayerNorm> norm_;
   nn::Ptr<nn::Linear> head_;
 };

@@ -1,0 +1,222 @@
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "floe/cli/generate_inputs.h"
+#include "floe/io/file.h"
+#include "floe/io/json_text.h"
+#include "floe/models/flamingo.h"
+
+namespace floe::cli {
+namespace {
+
+constexpr std::string_view kHelp =
+    R"(usage: floe generate MODEL.yaml --prompt TEXT [--image FILE ...] [options]
+       floe generate MODEL.yaml --ids 1,2,3 [--images FILE.safetensors] [options]
+
+Continues text with a model: the tokens that transformers' generate gives, through OpenFlamingo for a
+model with images. Prints the new text (or its ids, without a tokenizer), one line per result.
+
+  --prompt TEXT               text to continue; <image> stands for an image; may repeat
+  --image FILE                JPEG, PNG, WebP or GIF for the next <image>; may repeat
+  --ids IDS                   token ids to continue, such as 1,2,3; may repeat
+  --images FILE               vision_x or vision_x_i8 [prompts, images, 1, 3, H, W] for --ids
+  --pad-id ID                 leave this id out at the start of --ids: it is padding
+
+  --max-new-tokens N          at most so many new tokens (default 20)
+  --min-new-tokens N          no end token before so many (default 0)
+  --eos-id IDS                tokens that end a text, or none (default: <|endofchunk|> for a Flamingo,
+                              else eos_token_id of the language model's files)
+  --repetition-penalty X      above 1: tokens that occurred become less likely (default 1)
+  --no-repeat-ngram-size N    no N tokens in a row twice (default 0: no such rule)
+  --num-return-sequences N    results per prompt (default 1)
+
+  --num-beams N               beam search with N beams (default 1: none)
+  --length-penalty X          score = log-probability / length^X; above 0 favours long texts (default 1)
+  --early-stopping WHEN       true: end with N finished beams; false: when the best open beam is worse
+                              than those; never: when none can get better (default false)
+
+  --sample                    draw tokens instead of taking the most likely
+  --temperature X             below 1: more certain, above 1: more varied (default 1)
+  --top-k N                   draw from the N most likely tokens (default 0: from all)
+  --top-p X                   draw from the most likely that together have this probability (default 1)
+  --seed N                    another seed, other draws (default 0)
+
+  --json                      one JSON object: ids (new ones), sequences (with the prompt), prompt (its
+                              number), scores (beam search, else null), text (with a tokenizer)
+  --dtype fp32|bf16|fp16      type of weights and computation (default fp32)
+  --device cpu|cuda           where to compute (default cpu)
+
+  floe generate model.yaml --prompt '<image>Output:' --image cat.jpg --num-beams 3
+
+MODEL.yaml is the block 'model:' of a training configuration. Paths in it are relative to it.
+)";
+
+const std::vector<OptionSpec> kOptions{{"--prompt", true, true},
+                                       {"--image", true, true},
+                                       {"--ids", true, true},
+                                       {"--images", true},
+                                       {"--pad-id", true},
+                                       {"--max-new-tokens", true},
+                                       {"--min-new-tokens", true},
+                                       {"--eos-id", true},
+                                       {"--repetition-penalty", true},
+                                       {"--no-repeat-ngram-size", true},
+                                       {"--num-return-sequences", true},
+                                       {"--num-beams", true},
+                                       {"--length-penalty", true},
+                                       {"--early-stopping", true},
+                                       {"--sample"},
+                                       {"--temperature", true},
+                                       {"--top-k", true},
+                                       {"--top-p", true},
+                                       {"--seed", true},
+                                       {"--json"},
+                                       {"--dtype", true},
+                                       {"--device", true}};
+
+constexpr std::int64_t kMost = 1'000'000'000;
+
+std::atomic<bool> stop_requested{false};
+
+// The first signal ends the work before the next token, a second one at once.
+void stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stop_requested = true; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
+}
+
+models::EarlyStopping early_stopping(const Options& options) {
+  const std::string when = options.value("--early-stopping").value_or("false");
+  if (when == "true") return models::EarlyStopping::yes;
+  if (when == "never") return models::EarlyStopping::never;
+  require<ConfigError>(when == "false", "generate: --early-stopping is '", when,
+                       "', but must be true, false or never");
+  return models::EarlyStopping::no;
+}
+
+models::GenerateOptions read_options(const Options& options) {
+  models::GenerateOptions how;
+  how.max_new_tokens = options.integer("--max-new-tokens", how.max_new_tokens, 1, kMost);
+  how.min_new_tokens = options.integer("--min-new-tokens", how.min_new_tokens, 0, kMost);
+  how.num_beams = options.integer("--num-beams", how.num_beams, 1, 10'000);
+  how.num_return_sequences =
+      options.integer("--num-return-sequences", how.num_return_sequences, 1, 10'000);
+  how.length_penalty = options.number("--length-penalty", how.length_penalty);
+  how.early_stopping = early_stopping(options);
+  how.repetition_penalty = options.number("--repetition-penalty", how.repetition_penalty);
+  how.no_repeat_ngram = options.integer("--no-repeat-ngram-size", how.no_repeat_ngram, 0, kMost);
+  how.sample = options.has("--sample");
+  how.temperature = options.number("--temperature", how.temperature);
+  how.top_k = options.integer("--top-k", how.top_k, 0, kMost);
+  how.top_p = options.number("--top-p", how.top_p);
+  how.seed = static_cast<std::uint64_t>(options.integer("--seed", 0, 0, INT64_MAX));
+  for (const char* name : {"--length-penalty", "--early-stopping"})
+    require<ConfigError>(
+        how.num_beams > 1 || !options.has(name), "generate: ", name,
+        " has no use without beams; set --num-beams to 2 or more, or leave it out");
+  for (const char* name : {"--temperature", "--top-k", "--top-p", "--seed"})
+    require<ConfigError>(how.sample || !options.has(name), "generate: ", name,
+                         " has no use without --sample; add that, or leave it out");
+  how.validate();
+  return how;
+}
+
+// Where transformers takes its defaults from: generation_config.json, or config.json without one.
+struct FileDefaults {
+  std::string file;
+  nlohmann::json values;
+};
+
+FileDefaults file_defaults(const std::string& folder) {
+  std::string file = folder + "/generation_config.json";
+  if (!std::filesystem::exists(file)) file = folder + "/config.json";
+  nlohmann::json values = parse_json(read_text(file, 1 << 24), file);
+  require<DataError>(values.is_object(), file, ": is no JSON object");
+  return {file, std::move(values)};
+}
+
+std::vector<std::int64_t> end_tokens(const FileDefaults& defaults) {
+  const nlohmann::json found = defaults.values.value("eos_token_id", nlohmann::json());
+  if (found.is_null()) return {};
+  std::vector<std::int64_t> ends;
+  for (const nlohmann::json& id : found.is_array() ? found : nlohmann::json::array({found})) {
+    require<DataError>(id.is_number_integer(), defaults.file, ": \"eos_token_id\" is ",
+                       shown(found), ", but must be a token id or a list of them");
+    ends.push_back(id.get<std::int64_t>());
+  }
+  return ends;
+}
+
+std::vector<std::int64_t> end_tokens(const Options& options, const LoadedModel& loaded,
+                                     const FileDefaults& defaults) {
+  if (const auto given = options.value("--eos-id"))
+    return *given == "none" ? std::vector<std::int64_t>{} : parse_ids(*given, "--eos-id");
+  if (const auto* flamingo = dynamic_cast<const models::Flamingo*>(loaded.built.model))
+    return {flamingo->spec().endofchunk_token};
+  return end_tokens(defaults);
+}
+
+std::string text_of(const token::Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
+  return tokenizer.decode(std::vector<std::int32_t>(ids.begin(), ids.end()), /*skip_special=*/true);
+}
+
+void print_json(const std::vector<models::Generated>& generated,
+                const std::vector<models::Prompt>& prompts, const token::Tokenizer* tokenizer) {
+  nlohmann::ordered_json out;
+  for (const char* key : {"ids", "sequences", "prompt", "scores"})
+    out[key] = nlohmann::ordered_json::array();
+  for (const models::Generated& result : generated) {
+    std::vector<std::int64_t> whole = prompts[result.prompt].ids;
+    whole.insert(whole.end(), result.ids.begin(), result.ids.end());
+    out["ids"].push_back(result.ids);
+    out["sequences"].push_back(whole);
+    out["prompt"].push_back(result.prompt);
+    out["scores"].emplace_back(nullptr);
+    if (result.score) out["scores"].back() = *result.score;
+    if (tokenizer) out["text"].push_back(text_of(*tokenizer, result.ids));
+  }
+  std::cout << out.dump() << "\n";
+}
+
+Exit run(const Args& args) {
+  const Options options("generate", args, kOptions);
+  require<ConfigError>(options.words().size() == 1, "generate: expected one MODEL.yaml, got ",
+                       options.words().size(), " words; 'floe generate --help' shows the options");
+  models::GenerateOptions how = read_options(options);
+  const LoadedModel loaded = load_model_file(options.words()[0], options);
+  const FileDefaults defaults = file_defaults(loaded.config.lm);
+  how.eos = end_tokens(options, loaded, defaults);
+  const nlohmann::json use_cache = defaults.values.value("use_cache", nlohmann::json());
+  how.images_of_whole_text = use_cache.is_boolean() && !use_cache.get<bool>();
+  const std::vector<models::Prompt> prompts = read_prompts(options, loaded);
+  stop_on_signals();
+  how.on_step = [&](std::int64_t num_new) {
+    require(!stop_requested, "generate: stopped by a signal after ", num_new, " of at most ",
+            how.max_new_tokens, " tokens");
+  };
+  const auto generated =
+      models::generate(*loaded.built.model, prompts, how, loaded.device, loaded.dtype);
+  const token::Tokenizer* tokenizer = loaded.built.tokenizer.get();
+  if (options.has("--json")) {
+    print_json(generated, prompts, tokenizer);
+  } else {
+    for (const models::Generated& result : generated)
+      std::cout << (tokenizer ? text_of(*tokenizer, result.ids) : join(result.ids, ",")) << "\n";
+  }
+  return Exit::done;
+}
+
+}  // namespace
+
+const Command kGenerateCommand{
+    .name = "generate",
+    .summary = "text from a model: greedy, beam search or sampling",
+    .help = kHelp,
+    .run = run,
+};
+
+}  // namespace floe::cli

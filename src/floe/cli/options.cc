@@ -1,0 +1,81 @@
+#include "floe/cli/options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "floe/core/names.h"
+
+namespace floe::cli {
+
+Options::Options(const std::string& command, const Args& args, const std::vector<OptionSpec>& known)
+    : command_(command) {
+  std::vector<std::string> names;
+  for (const OptionSpec& spec : known) names.push_back(spec.name);
+  bool only_words = false;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (only_words || !args[i].starts_with("-") || args[i] == "-") {
+      words_.push_back(args[i]);
+      continue;
+    }
+    if (args[i] == "--") {
+      only_words = true;
+      continue;
+    }
+    const auto equals = args[i].find('=');
+    const std::string name = args[i].substr(0, equals);
+    const auto spec = std::find_if(known.begin(), known.end(),
+                                   [&](const OptionSpec& option) { return option.name == name; });
+    if (spec == known.end()) {
+      const std::string hint = did_you_mean(name, names);
+      throw ConfigError(str(command, ": there is no option '", name, "'",
+                            hint.empty() ? str("; 'floe ", command, " --help' lists them") : hint));
+    }
+    require<ConfigError>(spec->repeats || !has(name), command, ": ", name, " is given twice");
+    std::string value;
+    if (!spec->takes_value) {
+      require<ConfigError>(equals == std::string::npos, command, ": ", name, " takes no value");
+    } else if (equals != std::string::npos) {
+      value = args[i].substr(equals + 1);
+    } else {
+      require<ConfigError>(i + 1 < args.size(), command, ": ", name, " needs a value");
+      value = args[++i];
+    }
+    values_[name].push_back(value);
+  }
+}
+
+std::optional<std::string> Options::value(const std::string& name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? std::nullopt : std::optional(found->second.back());
+}
+
+std::vector<std::string> Options::values(const std::string& name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? std::vector<std::string>{} : found->second;
+}
+
+std::int64_t Options::integer(const std::string& name, std::int64_t otherwise, std::int64_t least,
+                              std::int64_t most) const {
+  const auto text = value(name);
+  if (!text) return otherwise;
+  std::int64_t number = 0;
+  const char* end = text->data() + text->size();
+  const auto [last, error] = std::from_chars(text->data(), end, number);
+  require<ConfigError>(error == std::errc() && last == end && number >= least && number <= most,
+                       command_, ": ", name, " is '", *text, "', but must be a whole number from ",
+                       least, " to ", most);
+  return number;
+}
+
+double Options::number(const std::string& name, double otherwise) const {
+  const auto text = value(name);
+  if (!text) return otherwise;
+  double number = 0;
+  const char* end = text->data() + text->size();
+  const auto [last, error] = std::from_chars(text->data(), end, number);
+  require<ConfigError>(error == std::errc() && last == end, command_, ": ", name, " is '", *text,
+                       "', but must be a number");
+  return number;
+}
+
+}  // namespace floe::cli

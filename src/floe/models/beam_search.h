@@ -1,0 +1,63 @@
+// The books of beam search, kept as transformers 4.57 keeps them.
+//
+// Note [Beams]
+// A prompt has num_beams open beams and as many places for finished texts. Each step looks at all
+// continuations of the open beams and takes the best 2 * num_beams of them (more with several end
+// tokens), so that num_beams remain to go on with when others end. A continuation that ends gets a
+// place among the finished when it is one of the best num_beams and its score, divided by a power of
+// its length, is good enough. Where an entry must not be chosen, a billion is taken from its score,
+// rather than leaving it out: ties and texts without an end then fall as they do in transformers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "floe/models/generate_options.h"
+#include "floe/models/sampling.h"
+
+namespace floe::models {
+
+class BeamSearch {
+ public:
+  BeamSearch(std::int64_t num_prompts, const GenerateOptions& options);
+
+  // How the open beams go on; beams of prompt p are sequences [p * num_beams, (p + 1) * num_beams).
+  struct Next {
+    std::vector<std::int64_t> tokens;  // what each sequence gets
+    std::vector<std::int64_t> from;    // whose text it continues
+  };
+  // log_probs [num_prompts * num_beams, V] fp32 on the CPU, of the next token after each open beam.
+  Next advance(const at::Tensor& log_probs);
+  bool done() const { return done_; }
+
+  struct Text {
+    std::vector<std::int64_t> ids;  // without the prompt
+    float score = 0;
+    bool finished = false;
+  };
+  // Of one prompt, best first.
+  const std::vector<Text>& finished(std::int64_t prompt) const;
+
+ private:
+  struct Prompt {
+    std::vector<Text> open, finished;
+    bool improvable = true;  // whether an open beam can still become one of the best
+  };
+  struct Candidates {
+    at::Tensor scores, places;  // [prompts, candidates]; place = beam * V + token
+  };
+  Candidates best_continuations(const at::Tensor& log_probs) const;
+  bool ends(std::int64_t token) const;
+  void finish(Prompt& prompt, const std::vector<Text>& candidates) const;
+  bool can_improve(const Prompt& prompt) const;
+
+  GenerateOptions options_;
+  Sampler sampler_;
+  std::vector<Prompt> prompts_;
+  std::int64_t length_ = 0;  // new tokens of the open beams
+  bool done_ = false;
+};
+
+}  // namespace floe::models

@@ -1,0 +1,136 @@
+#include "floe/models/build.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+#include "floe/core/names.h"
+#include "floe/io/file.h"
+#include "floe/io/hf_folder.h"
+#include "floe/io/json_text.h"
+#include "floe/io/open_tensors.h"
+#include "floe/models/causal_lm.h"
+#include "floe/models/flamingo.h"
+#include "floe/models/lora.h"
+#include "floe/models/weights.h"
+
+namespace floe::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+DecoderSpec read_lm(const ModelConfig& config) {
+  const std::string file = config.lm + "/config.json";
+  require<ConfigError>(fs::exists(file), "model.lm: ", config.lm,
+                       " is no Hugging Face folder; it has no config.json");
+  DecoderSpec spec = decoder_spec(parse_json(read_text(file, 1 << 24), file), file);
+  if (config.dropout == ModelConfig::Dropout::none)
+    spec.attention_dropout = spec.residual_dropout = spec.embedding_dropout = 0;
+  return spec;
+}
+
+bool has_weights(const std::string& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const auto extension = entry.path().extension();
+    if (extension == ".safetensors" || extension == ".bin") return true;
+  }
+  return false;
+}
+
+std::shared_ptr<const TensorSource> open_lm(const ModelConfig& config) {
+  if (has_weights(config.lm)) return open_tensors(find_weights(config.lm));
+  require<ConfigError>(
+      config.random_init, "model.lm: ", config.lm,
+      " has no weights (model.safetensors, pytorch_model.bin or an index of shards); "
+      "set model.random_init=true to start from random ones");
+  return nullptr;
+}
+
+std::unique_ptr<token::Tokenizer> open_tokenizer(const ModelConfig& config) {
+  if (!config.tokenizer.empty()) return token::load_tokenizer(config.tokenizer);
+  for (const char* file : {"tokenizer.json", "tokenizer.model", "vocab.json"})
+    if (fs::exists(config.lm + "/" + file)) return token::load_tokenizer(config.lm);
+  return nullptr;
+}
+
+// Ids and vocabulary from the tokenizer, or from the configuration.
+void choose_tokens(const ModelConfig& config, const std::optional<token::FlamingoTokens>& tokens,
+                   FlamingoSpec& spec) {
+  if (tokens) {
+    spec.media_token = tokens->image;
+    spec.endofchunk_token = tokens->endofchunk;
+    spec.lm.vocab = tokens->size;
+  }
+  const auto choose = [&](const char* key, const std::optional<std::int64_t>& given,
+                          std::int64_t& id) {
+    require<ConfigError>(
+        given || tokens, "model.", key,
+        " is not set and there is no tokenizer to take it from; set one of the two");
+    if (!given) return;
+    require<ConfigError>(!tokens || *given == id, "model.", key, " is ", *given,
+                         ", but the tokenizer has ", id,
+                         "; remove the key, or name the tokenizer it belongs to");
+    id = *given;
+  };
+  choose("media_token_id", config.media_token_id, spec.media_token);
+  choose("endofchunk_token_id", config.endofchunk_token_id, spec.endofchunk_token);
+  spec.lm.vocab = std::max({spec.lm.vocab, spec.media_token + 1, spec.endofchunk_token + 1});
+}
+
+template <class M>
+void hold(BuiltModel& built, std::shared_ptr<M> model) {
+  built.model = model.get();
+  built.module = std::move(model);
+}
+
+}  // namespace
+
+BuiltModel build_model(const ModelConfig& config, std::uint64_t seed) {
+  BuiltModel built;
+  WeightFiles files{.weights_path = config.weights, .lm_path = config.lm};
+  const DecoderSpec lm = read_lm(config);
+  auto tokenizer = open_tokenizer(config);
+  if (config.type == ModelConfig::Type::flamingo) {
+    if (tokenizer) built.tokens = token::add_flamingo_tokens(*tokenizer);
+    files.vision = open_vision(config.vision);
+    require<ConfigError>(files.vision->source || config.random_init,
+                         "model.vision: ", config.vision,
+                         " has no weights; set model.random_init=true to start from random ones");
+    FlamingoSpec spec{.lm = lm,
+                      .vision = files.vision->spec,
+                      .perceiver = config.perceiver,
+                      .cross_attention = config.cross_attn,
+                      .cross_attention_every = config.cross_attn_every_n_layers,
+                      .vision_tokens_after_norm = config.vision_tokens_after_ln_post,
+                      .only_immediate_media = config.only_attend_immediate_media,
+                      .freeze_embeddings = config.freeze_lm_embeddings};
+    choose_tokens(config, built.tokens, spec);
+    hold(built, std::make_shared<Flamingo>(spec));
+  } else {
+    hold(built, std::make_shared<CausalLm>(lm));
+  }
+  built.tokenizer = std::move(tokenizer);
+
+  std::vector<std::string> trained = built.model->trained_by_default();
+  if (config.lora) {
+    add_lora(*built.module, *config.lora);
+    trained = {"*.lora_A.weight", "*.lora_B.weight"};
+    if (config.type == ModelConfig::Type::flamingo)
+      for (const std::string& pattern : built.model->trained_by_default())
+        trained.push_back(pattern);
+    if (!config.lora->weights.empty()) {
+      files.adapters = open_peft_weights(config.lora->weights, *built.module);
+      files.adapters_path = config.lora->weights;
+    }
+  }
+  nn::set_trainable(*built.module, trained);
+
+  if (config.skip_init) return built;
+  files.lm = open_lm(config);
+  if (!config.weights.empty()) files.weights = open_trained_part(config.weights);
+  built.source = assemble_weights(*built.model, files, seed);
+  return built;
+}
+
+}  // namespace floe::models

@@ -1,0 +1,27 @@
+// From the block `model:` to a model and the source of its weights. Nothing is read but headers.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "floe/io/tensor_source.h"
+#include "floe/models/language_model.h"
+#include "floe/models/model_config.h"
+#include "floe/token/tokenizer.h"
+
+namespace floe::models {
+
+struct BuiltModel {
+  std::shared_ptr<nn::Module> module;  // the same object as `model`
+  LanguageModel* model = nullptr;
+  std::shared_ptr<const TensorSource> source;         // null: nothing is read (skip_init)
+  std::shared_ptr<const token::Tokenizer> tokenizer;  // null when there is none
+  std::optional<token::FlamingoTokens> tokens;        // of a Flamingo with a tokenizer
+};
+
+// Hollow parameters (Note [Hollow parameters]) with requires_grad as the model's own rule says:
+// fully_shard or nn::materialize gives them values from `source`. Throws ConfigError or DataError.
+BuiltModel build_model(const ModelConfig& config, std::uint64_t seed);
+
+}  // namespace floe::models

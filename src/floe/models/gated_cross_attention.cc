@@ -1,0 +1,68 @@
+#include "floe/models/gated_cross_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+namespace floe::models {
+
+FeedForward::FeedForward(std::int64_t dim, std::int64_t mult) {
+  norm_ = child<nn::LayerNorm>("0", dim);
+  up_ = child<nn::Linear>("1", dim, mult * dim, false);
+  down_ = child<nn::Linear>("3", mult * dim, dim, false);
+}
+
+at::Tensor FeedForward::forward(const at::Tensor& x) { return down_(at::gelu(up_(norm_(x)))); }
+
+MaskedCrossAttention::MaskedCrossAttention(std::int64_t dim, std::int64_t media_dim,
+                                           const CrossAttentionSpec& spec)
+    : heads_(spec.heads), dim_head_(spec.dim_head) {
+  const std::int64_t inner = heads_ * dim_head_;
+  norm_ = child<nn::LayerNorm>("norm", dim);
+  to_q_ = child<nn::Linear>("to_q", dim, inner, false);
+  to_kv_ = child<nn::Linear>("to_kv", media_dim, 2 * inner, false);
+  to_out_ = child<nn::Linear>("to_out", inner, dim, false);
+}
+
+at::Tensor MaskedCrossAttention::forward(const at::Tensor& x, const at::Tensor& media,
+                                         const MediaPlan* plan) {
+  const std::int64_t latents = media.size(1), inner = heads_ * dim_head_;
+  const at::Tensor q = plan->segments().pad(to_q_(norm_(x)));  // [P, inner]
+  const at::Tensor kv = to_kv_(media);                         // [M, latents, 2 * inner]
+  std::vector<at::Tensor> mixed;
+  for (std::size_t b = 0; b < plan->buckets().size(); ++b) {
+    const MediaPlan::Bucket& looks = plan->buckets()[b];
+    const nn::Bucket& rows = plan->segments().buckets()[b];
+    at::Tensor query = rows.of(q);
+    if (looks.even.defined()) query = query.masked_fill(looks.even, 0);
+    query = query.view({rows.rows, rows.length, heads_, dim_head_});
+    const at::Tensor both = kv.index_select(0, looks.images)
+                                .view({rows.rows, looks.slots * latents, 2, heads_, dim_head_});
+    std::optional<at::Tensor> mask;
+    if (looks.sees.defined()) mask = looks.sees.repeat_interleave(latents, -1);  // [rows, 1, T, K]
+    const at::Tensor seen = at::scaled_dot_product_attention(
+        query.transpose(1, 2), both.select(2, 0).transpose(1, 2), both.select(2, 1).transpose(1, 2),
+        mask, 0.0, false, 1 / std::sqrt(static_cast<double>(dim_head_)));
+    at::Tensor by_place = seen.transpose(1, 2).reshape({rows.rows, rows.length, inner});
+    if (looks.blind.defined()) by_place = by_place.masked_fill(looks.blind, 0);
+    mixed.push_back(by_place.view({rows.rows * rows.length, inner}));
+  }
+  if (mixed.empty()) return to_out_(q);
+  return to_out_(plan->segments().unpad(mixed.size() == 1 ? mixed[0] : at::cat(mixed)));
+}
+
+GatedCrossAttention::GatedCrossAttention(std::int64_t dim, std::int64_t media_dim,
+                                         const CrossAttentionSpec& spec) {
+  attn_gate_ = parameter("attn_gate", {1}, nn::Init::zeros());
+  ff_gate_ = parameter("ff_gate", {1}, nn::Init::zeros());
+  attn_ = child<MaskedCrossAttention>("attn", dim, media_dim, spec);
+  ff_ = child<FeedForward>("ff", dim, spec.ff_mult);
+}
+
+at::Tensor GatedCrossAttention::forward(const at::Tensor& x, const at::Tensor& media,
+                                        const std::shared_ptr<const MediaPlan>& plan) {
+  const at::Tensor seen = attn_(x, media, plan.get()) * attn_gate_.tanh() + x;
+  return ff_(seen) * ff_gate_.tanh() + seen;
+}
+
+}  // namespace floe::models

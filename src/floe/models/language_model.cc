@@ -1,0 +1,27 @@
+#include "floe/models/language_model.h"
+
+#include <ATen/ATen.h>
+
+namespace floe::models {
+
+std::tuple<at::Tensor, at::Tensor> training_loss(LanguageModel& model,
+                                                 std::shared_ptr<const ModelInput> input) {
+  return nn::call_through(model.module(), [&model, input] {
+    const at::Tensor hidden = model.hidden(*input, {}, nullptr).index_select(0, input->predictors);
+    const auto [loss, of_token] =
+        model.decoder().head()->loss(hidden, input->targets, input->target_weights, input->z_loss);
+    const auto sources = static_cast<std::int64_t>(input->labels_of_source.size());
+    const at::Tensor sums = at::zeros({sources}, of_token.options())
+                                .index_add_(0, input->target_sources, of_token.detach());
+    return std::make_tuple(loss, sums);
+  });
+}
+
+at::Tensor all_logits(LanguageModel& model, std::shared_ptr<const ModelInput> input,
+                      Stages* stages) {
+  return nn::call_through(model.module(), [&model, input, stages] {
+    return model.decoder().head()->logits(model.hidden(*input, {}, stages));
+  });
+}
+
+}  // namespace floe::models

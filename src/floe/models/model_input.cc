@@ -1,0 +1,167 @@
+#include "floe/models/model_input.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "floe/core/error.h"
+#include "floe/models/language_model.h"
+
+namespace floe::models {
+namespace {
+
+// Tokens whose next token, in the same sequence, has a label; and what each counts.
+void find_targets(const PackedBatch& batch, const InputOptions& options, ModelInput& input) {
+  const auto* offsets = batch.sequence_offsets.const_data_ptr<std::int64_t>();
+  const auto* labels = batch.labels.const_data_ptr<std::int64_t>();
+  const auto* source = batch.source.const_data_ptr<std::int64_t>();
+  const bool* attended = batch.attended.defined() ? batch.attended.const_data_ptr<bool>() : nullptr;
+  std::vector<std::int64_t> predictors, targets, sources;
+  input.labels_of_source.assign(static_cast<std::size_t>(options.num_sources), 0);
+  for (std::int64_t s = 0; s < batch.num_sequences(); ++s) {
+    const auto from = static_cast<std::size_t>(source[s]);
+    if (input.labels_of_source.size() <= from) input.labels_of_source.resize(from + 1, 0);
+    for (std::int64_t i = offsets[s] + 1; i < offsets[s + 1]; ++i) {
+      if (labels[i] == kNoLabel) continue;
+      // Padding before the first token predicts nothing: without padding there is nobody to do it.
+      if (attended && !attended[i - 1] && attended[i]) continue;
+      predictors.push_back(i - 1);
+      targets.push_back(labels[i]);
+      sources.push_back(source[s]);
+      ++input.labels_of_source[from];
+    }
+  }
+  const LossRule& rule = options.loss;
+  const auto at_source = [](const std::vector<double>& values, std::size_t s, double otherwise) {
+    return s < values.size() ? values[s] : otherwise;
+  };
+  std::vector<double> share;
+  for (std::size_t s = 0; s < input.labels_of_source.size(); ++s) {
+    const double count = static_cast<double>(input.labels_of_source[s]);
+    share.push_back(at_source(rule.weight, s, 1) /
+                    std::max(at_source(rule.divisor, s, count), 1.0));
+  }
+  std::vector<float> weights;
+  for (const std::int64_t s : sources)
+    weights.push_back(static_cast<float>(share[static_cast<std::size_t>(s)]));
+  input.predictors = at::tensor(predictors, at::kLong).to(options.device);
+  input.targets = at::tensor(targets, at::kLong).to(options.device);
+  input.target_sources = at::tensor(sources, at::kLong).to(options.device);
+  input.target_weights = at::tensor(weights, at::kFloat).to(options.device);
+  input.z_loss = rule.z_loss;
+}
+
+}  // namespace
+
+std::shared_ptr<const ModelInput> prepare(const LanguageModel& model, const PackedBatch& batch,
+                                          const InputOptions& options) {
+  const DecoderSpec& spec = model.decoder().spec();
+  const at::Device device = options.device;
+  if (batch.num_tokens() > 0) {
+    const auto check = [&](const at::Tensor& values, const char* what) {
+      for (const at::Tensor& extreme : {values.min(), values.max()}) {
+        const auto value = extreme.item<std::int64_t>();
+        require<DataError>(value >= 0 && value < spec.vocab, what, " ", value,
+                           " lies outside of the model's vocabulary of ", spec.vocab,
+                           "; the data was made with another tokenizer");
+      }
+    };
+    check(batch.ids, "token");
+    check(batch.labels.masked_fill(batch.labels.eq(kNoLabel), 0), "label");
+    if (spec.positions == Positions::learned) {
+      const auto last = batch.positions.max().item<std::int64_t>();
+      require<DataError>(last + spec.position_offset < spec.position_rows, "a sequence has ",
+                         last + 1, " tokens; the model has ",
+                         spec.position_rows - spec.position_offset, " positions");
+    }
+  }
+  auto input = std::make_shared<ModelInput>();
+  const auto segments =
+      std::make_shared<const nn::Segments>(batch.sequence_offsets, batch.attended, device);
+  input->ids = batch.ids.to(device, at::kLong, /*non_blocking=*/true);
+  const at::Tensor positions = batch.positions.to(device, at::kLong, /*non_blocking=*/true);
+  auto context = std::make_shared<DecoderContext>(
+      model.decoder().context(segments, positions, options.cache, options.dtype));
+  if (model.media_token() >= 0) {
+    const at::Tensor times = options.media_times.defined()
+                                 ? options.media_times
+                                 : media_times(batch, model.media_token());
+    context->media = std::make_shared<const MediaPlan>(batch, segments, times,
+                                                       model.only_immediate_media(), device);
+    input->images = batch.images.to(device, options.dtype, /*non_blocking=*/true);
+    if (context->media->needs_zero_image()) {
+      const std::int64_t side = model.image_size();
+      const at::Tensor zero = at::zeros({1, 3, side, side}, input->images.options());
+      input->images = batch.num_images() == 0 ? zero : at::cat({input->images, zero});
+    }
+  }
+  input->context = std::move(context);
+  find_targets(batch, options, *input);
+  return input;
+}
+
+PackedBatch from_rows(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& labels,
+                      const at::Tensor& vision, bool keep_padding, std::int64_t source) {
+  require<DataError>(ids.dim() == 2 && mask.sizes() == ids.sizes() &&
+                         (!labels.defined() || labels.sizes() == ids.sizes()),
+                     "ids, mask and labels must have one shape [B, T], not [", join(ids.sizes()),
+                     "], [", join(mask.sizes()), "]",
+                     labels.defined() ? str(" and [", join(labels.sizes()), "]") : "");
+  const std::int64_t rows = ids.size(0), length = ids.size(1);
+  const at::Tensor real = mask.ne(0);
+  PackedBatch batch;
+  const at::Tensor kept = keep_padding ? at::ones_like(real) : real;
+  const auto take = [&](const at::Tensor& from) {
+    return from.to(at::kLong).masked_select(kept).contiguous();
+  };
+  batch.ids = take(ids);
+  batch.labels = labels.defined() ? take(labels) : at::full_like(batch.ids, kNoLabel);
+  // Padded places count on from what is before them: position 0 at the left.
+  const at::Tensor place = at::arange(length, at::kLong).expand({rows, length});
+  batch.positions = take(at::where(real, real.cumsum(1) - 1, place));
+  batch.sequence_offsets =
+      at::cat({at::zeros({1}, at::kLong), kept.sum(1).cumsum(0)}).to(at::kLong).contiguous();
+  if (keep_padding && !real.all().item<bool>()) batch.attended = real.reshape({-1}).contiguous();
+  batch.source = at::full({rows}, source, at::kLong);
+  const std::int64_t slots = vision.defined() ? vision.size(1) : 0;
+  if (vision.defined()) {
+    require<DataError>(vision.dim() == 5 && vision.size(0) == rows, "images must have the shape [",
+                       rows, ", slots, 3, H, W], not [", join(vision.sizes()), "]");
+    batch.images = vision.flatten(0, 1).contiguous();
+  } else {
+    batch.images = at::zeros({0, 3, 1, 1});
+  }
+  batch.image_offsets = at::arange(rows + 1, at::kLong) * slots;
+  for (std::int64_t row = 0; row < rows; ++row) batch.sample_keys.push_back(str("row ", row));
+  return batch;
+}
+
+PackedBatch concatenate(const PackedBatch& a, const PackedBatch& b) {
+  const auto follow = [](const at::Tensor& x, const at::Tensor& y) {
+    return at::cat({x, y.narrow(0, 1, y.numel() - 1) + x[-1]});
+  };
+  const auto slots = [](const PackedBatch& batch) {
+    return batch.image_slots.defined() ? batch.image_slots : batch.image_offsets.diff();
+  };
+  const auto attended = [](const PackedBatch& batch) {
+    return batch.attended.defined() ? batch.attended : at::ones_like(batch.ids, at::kBool);
+  };
+  PackedBatch both;
+  both.ids = at::cat({a.ids, b.ids});
+  both.positions = at::cat({a.positions, b.positions});
+  both.labels = at::cat({a.labels, b.labels});
+  both.source = at::cat({a.source, b.source});
+  both.sequence_offsets = follow(a.sequence_offsets, b.sequence_offsets);
+  both.image_offsets = follow(a.image_offsets, b.image_offsets);
+  both.images = a.num_images() == 0   ? b.images
+                : b.num_images() == 0 ? a.images
+                                      : at::cat({a.images, b.images});
+  both.image_slots = at::cat({slots(a), slots(b)});
+  if (a.attended.defined() || b.attended.defined())
+    both.attended = at::cat({attended(a), attended(b)});
+  both.sample_keys = a.sample_keys;
+  both.sample_keys.insert(both.sample_keys.end(), b.sample_keys.begin(), b.sample_keys.end());
+  return both;
+}
+
+}  // namespace floe::models

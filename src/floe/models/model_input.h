@@ -1,0 +1,60 @@
+// A batch in the form in which the models compute: on the device, with everything that only depends
+// on the batch worked out once.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "floe/batch/packed_batch.h"
+#include "floe/models/decoder.h"
+
+namespace floe::models {
+
+// How the losses of tokens become the loss of a batch: the sum over sources s of
+// weight[s] / divisor[s] · (sum of the losses of its labelled tokens).
+struct LossRule {
+  std::vector<double> weight;   // by source; missing ones are 1
+  std::vector<double> divisor;  // by source; missing ones are the number of labelled tokens here
+  double z_loss = 0;
+};
+
+struct ModelInput {
+  at::Tensor ids;     // [N]
+  at::Tensor images;  // [M, 3, H, W], with a zero image behind them where one is looked at
+  ContextPtr context;
+
+  at::Tensor predictors;      // [L] tokens whose next token has a label
+  at::Tensor targets;         // [L] that label
+  at::Tensor target_weights;  // [L] fp32, see LossRule
+  at::Tensor target_sources;  // [L] which source each is from
+  std::vector<std::int64_t> labels_of_source;
+  double z_loss = 0;
+};
+
+class LanguageModel;
+
+struct InputOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;  // in which the model computes
+  LossRule loss;
+  std::int64_t num_sources = 0;  // at least so many are reported
+  // Generation: where earlier tokens are kept, and media times that do not follow from the ids.
+  nn::KvCache* cache = nullptr;
+  at::Tensor media_times;  // [N]
+};
+
+// `batch` lies on the CPU. Looks at ids and offsets only; images and ids are copied without waiting
+// where they are pinned.
+std::shared_ptr<const ModelInput> prepare(const LanguageModel& model, const PackedBatch& batch,
+                                          const InputOptions& options);
+
+// Rows [B, T] with a mask [B, T] of what is real, as a batch. With `keep_padding`, padded places stay
+// in their sequences (nothing looks at them), so that every place of the rows has an output; without,
+// they are left out. vision [B, slots, 3, H, W] or undefined; labels may be undefined.
+PackedBatch from_rows(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& labels,
+                      const at::Tensor& vision, bool keep_padding, std::int64_t source = 0);
+
+// Two batches, one after the other.
+PackedBatch concatenate(const PackedBatch& a, const PackedBatch& b);
+
+}  // namespace floe::models

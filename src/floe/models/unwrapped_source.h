@@ -1,0 +1,18 @@
+// Weights under their own names, whatever a trainer wrapped around them: `model_state_dict` or
+// `state_dict` of a checkpoint, `module.` of data parallelism, and the marks that FSDP, activation
+// checkpointing and compilation leave in names.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "floe/io/tensor_source.h"
+
+namespace floe::models {
+
+// What lies beside the state dict of a checkpoint (the optimizer's moments) is left out. Throws
+// DataError, naming `path`, when two tensors come to have one name.
+std::shared_ptr<const TensorSource> unwrapped(std::shared_ptr<const TensorSource> source,
+                                              const std::string& path);
+
+}  // namespace floe::models

@@ -1,0 +1,224 @@
+// Five training steps of OpenFlamingo's own train.py, by the engine: losses, gradient norms and final
+// weights, both data sets in one pass and one after the other, on one rank and on several, under every
+// strategy.
+#include <ATen/ATen.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+
+#include "floe/optim/lr_schedule.h"
+#include "floe/optim/optimizer.h"
+#include "floe/shard/engine.h"
+#include "tests/models/golden.h"
+#include "tests/support/ranks.h"
+
+namespace floe {
+namespace {
+
+using shard::Residency;
+using shard::Strategy;
+
+struct Way {
+  std::string name;
+  bool one_pass = true;
+  Strategy strategy = Strategy::full_shard;
+  Residency residency = Residency::sharded;
+  std::vector<std::string> checkpointing;
+  // Embedding, head and patch convolution are units of their own, the rest of the tower is none.
+  std::int64_t lone_unit_numel = 2000;
+  // Parameters are gathered in this type; the goldens are then met to its rounding only.
+  std::optional<at::ScalarType> param;
+};
+
+std::vector<Way> all_ways(int world) {
+  std::vector<Way> ways{
+      {"one pass"},
+      {"one after the other", false},
+      {"shard_grad_op", true, Strategy::shard_grad_op},
+      {"no_shard", false, Strategy::no_shard},
+      {"frozen resident", true, Strategy::full_shard, Residency::resident},
+      {"checkpointed", true, Strategy::full_shard, Residency::sharded, {"DecoderLayer"}},
+      {"everything checkpointed",
+       false,
+       Strategy::full_shard,
+       Residency::sharded,
+       {"DecoderLayer", "GatedCrossAttention", "PerceiverResampler"}},
+      // So is every module outside of the units that has parameters.
+      {"lone units", true, Strategy::full_shard, Residency::sharded, {}, 1},
+      {"bf16", true, Strategy::full_shard, Residency::sharded, {"DecoderLayer"}, 1, at::kBFloat16},
+  };
+  if (world == 4)
+    ways = {{"hybrid", true, Strategy::hybrid}, {"hybrid, two passes", false, Strategy::hybrid}};
+  return ways;
+}
+
+// What a run of the goldens says: per step the losses of both data sets, the norm and the rate.
+struct Record {
+  std::vector<double> laion, mmc4, norms;
+  std::map<std::string, at::Tensor> weights;
+};
+
+struct Run {
+  std::string model;    // golden model
+  std::string batches;  // file with its batches
+  nlohmann::json config;
+  Record expected;
+};
+
+Run single_run(const std::string& model) {
+  const std::string folder = model + "-train/";
+  Run run{
+      model, folder + "batches.safetensors", test::golden_json(folder + "train_config.json"), {}};
+  const auto metrics = test::golden_json(folder + "metrics.json");
+  for (const auto& step : metrics["steps"]) {
+    run.expected.laion.push_back(step["loss_laion"].get<double>());
+    run.expected.mmc4.push_back(step["loss_mmc4"].get<double>());
+    run.expected.norms.push_back(step["grad_norm_before_clip"].get<double>());
+  }
+  run.expected.weights = test::golden_tensors(folder + "final_trainable.safetensors");
+  return run;
+}
+
+// Two processes with different data; DDP averages their gradients.
+Run ddp_run(int rank) {
+  const std::string folder = "neox_x2-train-world2/";
+  const auto metrics = test::golden_json(folder + "metrics_ddp.json");
+  Run run{"neox_x2",
+          str(folder, "batches_rank", rank, ".safetensors"),
+          test::golden_json("neox_x2-train/train_config.json"),
+          {}};
+  for (const auto& step : metrics["per_rank_losses"][static_cast<std::size_t>(rank)]) {
+    run.expected.laion.push_back(step["loss_laion"].get<double>());
+    run.expected.mmc4.push_back(step["loss_mmc4"].get<double>());
+  }
+  for (const auto& norm : metrics["grad_norm_before_clip"])
+    run.expected.norms.push_back(norm.get<double>());
+  run.expected.weights = test::golden_tensors(folder + "final_trainable_ddp.safetensors");
+  return run;
+}
+
+// Errors of all checks of a process, for docs/numerics.md (FLOE_SHOW_ERRORS).
+struct Errors {
+  double loss = 0, norm = 0, weight = 0;
+  ~Errors() {
+    if (std::getenv("FLOE_SHOW_ERRORS"))
+      std::cerr << "worst errors: loss " << loss << ", norm " << norm << " (relative), weight "
+                << weight << "\n";
+  }
+} worst;
+
+void check(const Run& run, const Way& way, const std::shared_ptr<comm::World>& world) {
+  SCOPED_TRACE(str(run.model, ", ", way.name, ", W=", world->size()));
+  const test::GoldenModel golden = test::golden_model(run.model);
+  shard::ShardOptions options;
+  options.world = world;
+  options.strategy = way.strategy;
+  options.hybrid_shard_size = 2;
+  options.frozen.residency = way.residency;
+  options.activation_checkpointing = way.checkpointing;
+  options.mixed_precision.param = way.param;
+  options.mixed_precision.reduce = at::kFloat;
+  options.source = golden.built.source.get();
+  const shard::Policy policy{
+      .units = {"DecoderLayer", "GatedCrossAttention", "PerceiverResampler", "ViTBlock"},
+      .lone_unit_numel = way.lone_unit_numel};
+  const auto engine = shard::fully_shard(golden.built.module, policy, options);
+  golden.built.module->train();
+  optim::AdamW optimizer(*engine,
+                         {.decay = {run.config["wd"].get<double>(), {"*gated_cross_attn*"}}});
+  const optim::LrSchedule schedule{
+      .kind = optim::lr_schedule_from_name(run.config["sched"].get<std::string>()),
+      .warmup_steps = run.config["warmup"].get<std::int64_t>(),
+      .total_steps = run.config["num_steps"].get<std::int64_t>()};
+  models::InputOptions how;
+  how.loss.weight = {run.config["ml"].get<double>(), run.config["mm"].get<double>()};
+  how.num_sources = 2;
+  how.dtype = way.param.value_or(at::kFloat);
+  const double bound = way.param ? 3e-2 : 1e-5;
+
+  std::map<std::string, at::Tensor> before;
+  for (const auto& parameter : nn::named_parameters(*golden.built.module))
+    before[parameter.name] = engine->full_parameter(parameter.name).clone();
+
+  const auto batches = test::golden_tensors(run.batches);
+  ASSERT_EQ(run.expected.laion.size(), 5U);
+  for (int step = 0; step < 5; ++step) {
+    const PackedBatch laion = test::golden_batch(batches, step, "laion");
+    const PackedBatch mmc4 = test::golden_batch(batches, step, "mmc4");
+    std::vector<PackedBatch> passes{laion, mmc4};
+    if (way.one_pass) passes = {models::concatenate(laion, mmc4)};
+    std::vector<double> losses(2, 0);
+    for (const PackedBatch& batch : passes) {
+      const auto input = models::prepare(golden.model(), batch, how);
+      const auto [loss, sums] = models::training_loss(golden.model(), input);
+      loss.backward();
+      for (std::size_t s = 0; s < 2; ++s)
+        if (input->labels_of_source[s] > 0)
+          losses[s] += sums[static_cast<std::int64_t>(s)].item<double>() /
+                       static_cast<double>(input->labels_of_source[s]);
+    }
+    const auto at_step = static_cast<std::size_t>(step);
+    const auto near = [](double ours, double theirs, double bound, double& seen) {
+      seen = std::max(seen, std::abs(ours - theirs) / std::max(1.0, std::abs(theirs)));
+      EXPECT_NEAR(ours, theirs, bound * std::max(1.0, std::abs(theirs)));
+    };
+    near(losses[0], run.expected.laion[at_step], bound, worst.loss);
+    near(losses[1], run.expected.mmc4[at_step], bound, worst.loss);
+    const auto agreed = engine->agree();
+    EXPECT_TRUE(agreed.finite);
+    near(agreed.gradient_norm, run.expected.norms[at_step], bound, worst.norm);
+    optim::clip_by_norm(*engine, agreed.gradient_norm, run.config["clip"].get<double>());
+    optimizer.step(run.config["lr"].get<double>() * schedule.factor(step));
+    engine->clear_gradients();
+  }
+
+  double moved = 0;
+  const at::Tensor rows =
+      at::tensor(golden.model().decoder().embedding()->trained_rows(), at::kLong);
+  for (const auto& parameter : nn::named_parameters(*golden.built.module)) {
+    const at::Tensor now = engine->full_parameter(parameter.name);
+    if (!parameter.tensor.requires_grad()) {
+      EXPECT_TRUE(now.equal(before.at(parameter.name)))
+          << parameter.name << " is frozen and changed";
+      continue;
+    }
+    moved = std::max(moved, test::largest_difference(now, before.at(parameter.name)));
+    std::string name = parameter.name;
+    const bool is_rows = name.ends_with(".rows");
+    if (is_rows) name.replace(name.size() - 4, 4, "weight");
+    at::Tensor expected = run.expected.weights.at(name);
+    if (is_rows) {
+      // The reference has trained the same rows of its table and no other.
+      at::Tensor table = before.at(name).to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+      table.index_copy_(0, rows, expected.index_select(0, rows));
+      EXPECT_TRUE(way.param || table.equal(expected)) << name;
+      expected = expected.index_select(0, rows);
+    }
+    const double difference = test::largest_difference(now, expected);
+    worst.weight = std::max(worst.weight, difference);
+    // AdamW moves an element by at most the rate, in whatever direction rounding gives it.
+    EXPECT_LE(difference, way.param ? 10 * run.config["lr"].get<double>() : 1e-5) << name;
+  }
+  EXPECT_GT(moved, 1e-3) << "the weights must have moved visibly";
+}
+
+void check_all(const std::string& model) {
+  const auto world = test::join_world();
+  for (const Way& way : all_ways(world->size())) check(single_run(model), way, world);
+}
+
+// Every rank has the same batch, so that the result is that of one process.
+TEST_RANKS(TrainSteps, OptOneRank, 1) { check_all("opt_x1"); }
+TEST_RANKS(TrainSteps, OptTwoRanks, 2) { check_all("opt_x1"); }
+TEST_RANKS(TrainSteps, OptFourRanks, 4) { check_all("opt_x1"); }
+TEST_RANKS(TrainSteps, GptNeoXOneRank, 1) { check_all("neox_x2"); }
+TEST_RANKS(TrainSteps, GptNeoXThreeRanks, 3) { check_all("neox_x2"); }
+
+TEST_RANKS(TrainSteps, DifferentDataOnTwoRanks, 2) {
+  const auto world = test::join_world();
+  for (const Way& way : all_ways(2)) check(ddp_run(world->rank()), way, world);
+}
+
+}  // namespace
+}  // namespace floe
