@@ -56,21 +56,21 @@ std::string stage_of(const std::string& reason) {
 
 void expect_laion(const json& expected, const RawSample& raw, const Outcome& outcome) {
   SCOPED_TRACE(expected["key"].get<std::string>());
-  EXPECT_EQ(raw.key, expected["key"]);
+  EXPECT_EQ(nlohmann::json(raw.key), expected["key"]);
   std::vector<std::string> suffixes;
   for (const Field& field : raw.fields) suffixes.push_back(field.suffix);
   EXPECT_EQ(json(suffixes), expected["suffixes"]);
   if (expected["status"] == "dropped") {
     ASSERT_TRUE(std::holds_alternative<Dropped>(outcome));
-    EXPECT_EQ(stage_of(std::get<Dropped>(outcome).reason), expected["stage"]);
+    EXPECT_EQ(nlohmann::json(stage_of(std::get<Dropped>(outcome).reason)), expected["stage"]);
     return;
   }
   ASSERT_TRUE(std::holds_alternative<Sample>(outcome)) << std::get<Dropped>(outcome).detail;
   const Sample& sample = std::get<Sample>(outcome);
-  EXPECT_EQ(std::get<std::string>(sample.images.at(0)), expected["image_field"]);
-  EXPECT_EQ(sample.sizes.at(0).width, expected["width"]);
-  EXPECT_EQ(sample.sizes.at(0).height, expected["height"]);
-  EXPECT_EQ(sha256_hex(std::as_bytes(sample.crop(0))), expected["crop_u8_sha256"]);
+  EXPECT_EQ(nlohmann::json(std::get<std::string>(sample.images.at(0))), expected["image_field"]);
+  EXPECT_EQ(nlohmann::json(sample.sizes.at(0).width), expected["width"]);
+  EXPECT_EQ(nlohmann::json(sample.sizes.at(0).height), expected["height"]);
+  EXPECT_EQ(nlohmann::json(sha256_hex(std::as_bytes(sample.crop(0)))), expected["crop_u8_sha256"]);
 }
 
 TEST_P(Makers, LaionSamples) {
@@ -80,7 +80,7 @@ TEST_P(Makers, LaionSamples) {
   const LaionMaker maker = laion();
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const Outcome outcome = maker.make(samples[i]);
-    EXPECT_EQ(base_name(samples[i].shard), expected[i]["shard"]);
+    EXPECT_EQ(nlohmann::json(base_name(samples[i].shard)), expected[i]["shard"]);
     expect_laion(expected[i], samples[i], outcome);
     if (const auto* sample = std::get_if<Sample>(&outcome)) {
       EXPECT_EQ(json(sample->ids), expected[i]["ids"][GetParam()]) << expected[i]["case"];
@@ -121,7 +121,7 @@ TEST_P(Makers, LaionEdgeShardsAreOneStream) {
   ASSERT_EQ(samples.size(), expected["samples"].size());
   const LaionMaker maker = laion();
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    EXPECT_EQ(base_name(samples[i].shard), expected["samples"][i]["shard"]);
+    EXPECT_EQ(nlohmann::json(base_name(samples[i].shard)), expected["samples"][i]["shard"]);
     expect_laion(expected["samples"][i], samples[i], maker.make(samples[i]));
   }
 }
@@ -135,15 +135,15 @@ TEST_P(Makers, Mmc4Documents) {
     SCOPED_TRACE(expected[i]["case"].get<std::string>());
     const json& result = expected[i]["result"][GetParam()];
     const Outcome outcome = maker.make(samples[i]);
-    EXPECT_EQ(samples[i].key, expected[i]["key"]);
+    EXPECT_EQ(nlohmann::json(samples[i].key), expected[i]["key"]);
     ASSERT_EQ(std::holds_alternative<Sample>(outcome), result["status"] == "kept");
     if (result["status"] != "kept") continue;
     const Sample& sample = std::get<Sample>(outcome);
     auto padded = sample.ids;
     padded.resize(256, tokens_.tokens.pad);
     EXPECT_EQ(json(padded), result["ids"]);
-    EXPECT_EQ(sample.ids.size(), result["n_attended"]);
-    EXPECT_EQ(sample.single_image, result["coin_matters"]);
+    EXPECT_EQ(nlohmann::json(sample.ids.size()), result["n_attended"]);
+    EXPECT_EQ(nlohmann::json(sample.single_image), result["coin_matters"]);
     json images = json::array();
     for (const auto& name : sample.images)
       std::visit([&](const auto& value) { images.push_back(value); }, name);
@@ -181,7 +181,7 @@ TEST_P(NeoxMakers, Mmc4OtherSettings) {
                                   .min_images = expected["min_num_images"],
                                   .max_images = expected["max_num_images"]});
     const auto raw = std::find_if(samples.begin(), samples.end(), [&](const RawSample& sample) {
-      return sample.key == expected["key"];
+      return sample.key == expected["key"].get<std::string>();
     });
     ASSERT_NE(raw, samples.end());
     const Outcome outcome = maker.make(*raw);
@@ -197,10 +197,10 @@ TEST_P(NeoxMakers, Mmc4OtherSettings) {
     const Sample& sample = std::get<Sample>(outcome);
     auto padded = sample.ids;
     padded.resize(256, tokens_.tokens.pad);
-    EXPECT_EQ(sha256_of_int32(padded), expected["ids_sha256"]);
+    EXPECT_EQ(nlohmann::json(sha256_of_int32(padded)), expected["ids_sha256"]);
     EXPECT_EQ(std::count(padded.begin(), padded.end(), tokens_.tokens.image),
               expected["image_tokens"].get<std::int64_t>());
-    EXPECT_EQ(sample.num_images(), expected["images"]);
+    EXPECT_EQ(nlohmann::json(sample.num_images()), expected["images"]);
   }
 }
 

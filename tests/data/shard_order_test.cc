@@ -29,7 +29,7 @@ void expect_order(const json& expected, const Order& order) {
   ASSERT_GE(order.size(), 20U);
   EXPECT_EQ(json(Order(order.begin(), order.begin() + 20)), expected["order_first_20"]);
   EXPECT_EQ(json(Order(order.end() - 20, order.end())), expected["order_last_20"]);
-  EXPECT_EQ(sha256_of_int32(order), expected["order_sha256_le_i32"]);
+  EXPECT_EQ(nlohmann::json(sha256_of_int32(order)), expected["order_sha256_le_i32"]);
 }
 
 TEST(ShardOrder, WithoutResampling) {
@@ -162,8 +162,8 @@ TEST(EpochSize, Goldens) {
   for (const json& g : goldens()["epoch_sizes"]) {
     const EpochSize size =
         epoch_size(g["num_samples"], g["batch_size"], g["world_size"], g["workers"], g["floor"]);
-    EXPECT_EQ(size.batches, g["num_batches"]) << g.dump();
-    EXPECT_EQ(size.samples, g["num_samples_rounded"]) << g.dump();
+    EXPECT_EQ(nlohmann::json(size.batches), g["num_batches"]) << g.dump();
+    EXPECT_EQ(nlohmann::json(size.samples), g["num_samples_rounded"]) << g.dump();
   }
 }
 

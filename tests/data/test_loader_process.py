@@ -146,6 +146,26 @@ def test_bad_shards_are_told_and_left(tmp_path):
     assert given[-1]["counts"]["laion"]["bad_shards"] >= 3
 
 
+def resident_kib(process):
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0])
+
+
+@pytest.mark.long
+def test_memory_of_the_process_stays_flat(tmp_path):
+    config = config_of(tmp_path, count=10, samples=500, workers=1)
+    data = json.loads(config.read_text()) | {"shuffle": {"samples": 2000, "initial": 1000}}
+    data["laion"] |= {"batch_size": 100, "num_samples": None}
+    process = subprocess.Popen(command(write_config(tmp_path, **data), "--steps", 4000), stdout=subprocess.PIPE,
+                               text=True)
+    sizes = []
+    for number, line in enumerate(process.stdout):
+        if number in (1000, 3999):  # of 400,000 samples
+            sizes.append(resident_kib(process))
+    assert process.wait(timeout=60) == 0
+    assert sizes[1] <= sizes[0] + 10_000, sizes
+
+
 # ------------------------------------------------------------------------------------------- S3
 
 

@@ -48,13 +48,13 @@ std::string sha256_of(const std::vector<Item>& items) {
 }
 
 Isa isa_named(const std::string& name) {
-  for (const Isa isa : {Isa::plain, Isa::avx2})
+  for (const Isa isa : {Isa::plain, Isa::avx2, Isa::vnni})
     if (name_of(isa) == name) return isa;
   throw ConfigError("there is no instruction set '" + name + "'");
 }
 
 void list_isas() {
-  for (const Isa isa : {Isa::plain, Isa::avx2})
+  for (const Isa isa : {Isa::plain, Isa::avx2, Isa::vnni})
     if (is_supported(isa)) std::puts(std::string(name_of(isa)).c_str());
 }
 
@@ -94,7 +94,7 @@ json time_steps(const std::string& path, int count) {
   times["decode"] = milliseconds(count, [&] { decode(std::as_bytes(std::span(bytes)), image); });
   std::vector<std::uint8_t> crop;
   std::vector<float> tensor;
-  for (const Isa isa : {Isa::plain, Isa::avx2}) {
+  for (const Isa isa : {Isa::plain, Isa::avx2, Isa::vnni}) {
     if (!is_supported(isa)) continue;
     const Transform transform({}, isa);
     crop.resize(transform.crop_bytes());

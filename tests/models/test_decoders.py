@@ -112,7 +112,7 @@ def make_lively(model, seed):
             if parameter.dim() > 1:
                 parameter.copy_(noise * (1.4 / parameter.shape[-1] ** 0.5))
             else:
-                parameter.copy_(noise * 0.2 + (parameter if parameter.std() == 0 else 0))
+                parameter.copy_(noise * 0.2 + (parameter if parameter.min() == parameter.max() else 0))
 
 
 def build(family, settings, seed, folder):

@@ -61,7 +61,7 @@ def make_lively(module, seed):
             elif parameter.dim() > 1:
                 parameter.copy_(noise * (1.2 / parameter[0].numel() ** 0.5))
             else:
-                parameter.copy_(noise * 0.2 + (parameter if parameter.std() == 0 else 0))
+                parameter.copy_(noise * 0.2 + (parameter if parameter.min() == parameter.max() else 0))
 
 
 def build(family, way, folder):

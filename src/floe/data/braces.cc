@@ -2,6 +2,7 @@
 // expressions; an expression is a range, or a sequence of patterns at its commas, or no expression
 // at all, and then its braces are literal.
 #include <charconv>
+#include <cstdint>
 #include <optional>
 
 #include "floe/core/error.h"

@@ -5,7 +5,8 @@
 
 namespace floe::image {
 
-enum class Isa { plain, avx2 };
+// vnni: AVX-512 VNNI on 256 bits.
+enum class Isa { plain, avx2, vnni };
 
 // The best that this processor has.
 Isa best_isa();

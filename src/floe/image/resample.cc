@@ -88,11 +88,35 @@ void bytes_plain(const Weights& weights, int i, const std::uint8_t* top, std::si
   }
 }
 
+namespace {
+
+int some_rows(const Weights& weights, const Rows& in, int y, int num_rows, std::uint8_t* out,
+              Isa isa) {
+  switch (isa) {
+    case Isa::vnni: return rows_vnni(weights, in, y, num_rows, out);
+    case Isa::avx2: return rows_avx2(weights, in, y, num_rows, out);
+    case Isa::plain: return 0;
+  }
+  return 0;
+}
+
+std::size_t some_bytes(const Weights& weights, int i, const std::uint8_t* top, std::size_t stride,
+                       std::uint8_t* out, Isa isa) {
+  switch (isa) {
+    case Isa::vnni: return bytes_vnni(weights, i, top, stride, stride, out);
+    case Isa::avx2: return bytes_avx2(weights, i, top, stride, stride, out);
+    case Isa::plain: return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
 void resample_across(const Weights& weights, const Rows& in, int num_rows, std::uint8_t* out,
                      Isa isa) {
   const std::size_t out_stride = 3 * static_cast<std::size_t>(weights.num_results());
   for (int y = 0; y < num_rows;) {
-    const int done = isa == Isa::avx2 ? rows_avx2(weights, in, y, num_rows, out) : 0;
+    const int done = some_rows(weights, in, y, num_rows, out, isa);
     y += done;
     if (done > 0) continue;
     const std::uint8_t* row = in.data + in.stride * static_cast<std::size_t>(y);
@@ -107,8 +131,7 @@ void resample_down(const Weights& weights, const Rows& in, int first_row, std::u
   for (int i = 0; i < weights.num_results(); ++i, out += in.stride) {
     const std::uint8_t* top =
         in.data + in.stride * static_cast<std::size_t>(weights.window(i).first - first_row);
-    const std::size_t done =
-        isa == Isa::avx2 ? bytes_avx2(weights, i, top, in.stride, in.stride, out) : 0;
+    const std::size_t done = some_bytes(weights, i, top, in.stride, out, isa);
     bytes_plain(weights, i, top, in.stride, done, in.stride, out);
   }
 }

@@ -125,8 +125,9 @@ bool is_sound_charsmap(std::string_view table) {
   std::memcpy(units.data(), table.data() + 4, size);
   for (std::size_t i = 0; i < units.size(); ++i) {
     const std::uint32_t unit = units[i];
-    // A value unit leads nowhere; it is never walked through, as no byte is its label.
-    if (unit >> 31) continue;
+    // A value unit leads nowhere: no byte is its label. Only the first unit is walked through whatever
+    // it is.
+    if (i != 0 && unit >> 31) continue;
     const std::uint32_t offset = (unit >> 10) << ((unit & (1u << 9)) >> 6);
     const std::size_t base = i ^ offset;
     if ((base | 0xff) >= units.size()) return false;
