@@ -54,7 +54,7 @@ def paragraphs(limit_bytes):
 
 def make_texts(folder, quick):
     """Captions of about ten words and documents of about 1.5 KB, from paragraphs kept out of training."""
-    blocks = paragraphs(2_000_000 if quick else 40_000_000)
+    blocks = paragraphs(3_000_000 if quick else 40_000_000)
     maker = random.Random(1)
     maker.shuffle(blocks)
     held, rest = blocks[: len(blocks) // 10], blocks[len(blocks) // 10 :]

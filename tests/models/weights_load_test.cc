@@ -211,7 +211,6 @@ TEST(WeightsLoad, TypesChangeOnTheWay) {
 }
 
 TEST(WeightsLoad, TwoGigabytes) {
-  if (!std::getenv("FLOE_LONG")) GTEST_SKIP() << "runs with the label long";
   run_with_model("TwoGigabytes", kLarge, std::chrono::seconds(1200));
 }
 

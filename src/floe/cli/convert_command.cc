@@ -1,7 +1,5 @@
-#include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -9,6 +7,7 @@
 
 #include "floe/cli/command.h"
 #include "floe/cli/options.h"
+#include "floe/cli/stop_signals.h"
 #include "floe/core/bytes.h"
 #include "floe/core/log.h"
 #include "floe/data/convert.h"
@@ -50,16 +49,6 @@ const std::vector<OptionSpec> kOptions{{"--zips", true},
                                        {"--bytes-per-shard", true},
                                        {"--threads", true},
                                        {"--json"}};
-
-std::atomic<bool> stop_requested{false};
-
-// The first signal ends the conversion in order, a second one at once.
-void stop_on_signals() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { stop_requested = true; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  for (const int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
-}
 
 // One line that changes on a terminal; elsewhere a line per shard and per half a minute.
 class ProgressLine {
@@ -139,7 +128,7 @@ Exit run(const Args& args) {
                        "convert: say what to convert: floe convert mmc4 ..., got '",
                        join(options.words(), " "), "'");
   const data::ConvertOptions convert = read_options(options);
-  stop_on_signals();
+  const std::atomic<bool>& stop_requested = stop_on_signals();
   ProgressLine line;
   const data::ConvertCounts counts = data::convert_mmc4(
       convert, [&](const auto& progress) { line(progress); }, stop_requested);

@@ -1,10 +1,9 @@
-#include <atomic>
-#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "floe/cli/generate_inputs.h"
+#include "floe/cli/stop_signals.h"
 #include "floe/io/file.h"
 #include "floe/io/json_text.h"
 #include "floe/models/flamingo.h"
@@ -78,16 +77,6 @@ const std::vector<OptionSpec> kOptions{{"--prompt", true, true},
                                        {"--device", true}};
 
 constexpr std::int64_t kMost = 1'000'000'000;
-
-std::atomic<bool> stop_requested{false};
-
-// The first signal ends the work before the next token, a second one at once.
-void stop_on_signals() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { stop_requested = true; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  for (const int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
-}
 
 models::EarlyStopping early_stopping(const Options& options) {
   const std::string when = options.value("--early-stopping").value_or("false");
@@ -193,7 +182,7 @@ Exit run(const Args& args) {
   const nlohmann::json use_cache = defaults.values.value("use_cache", nlohmann::json());
   how.images_of_whole_text = use_cache.is_boolean() && !use_cache.get<bool>();
   const std::vector<models::Prompt> prompts = read_prompts(options, loaded);
-  stop_on_signals();
+  const std::atomic<bool>& stop_requested = stop_on_signals();
   how.on_step = [&](std::int64_t num_new) {
     require(!stop_requested, "generate: stopped by a signal after ", num_new, " of at most ",
             how.max_new_tokens, " tokens");

@@ -55,12 +55,7 @@ at::Tensor ViTBlock::attend(const at::Tensor& x) {
 
 at::Tensor ViTBlock::forward(const at::Tensor& x) {
   const at::Tensor y = x + attend(ln_1_(x));
-  const at::Tensor inner = c_fc_(ln_2_(y));
-  const at::Tensor active =
-      spec_.activation == Activation::quick_gelu
-          ? inner * at::sigmoid(1.702 * inner)
-          : at::gelu(inner, spec_.activation == Activation::gelu_tanh ? "tanh" : "none");
-  return y + c_proj_(active);
+  return y + c_proj_(activate(c_fc_(ln_2_(y)), spec_.activation));
 }
 
 VisionTransformer::VisionTransformer(const VisionSpec& spec, bool tokens_after_norm)

@@ -8,20 +8,6 @@
 #include "floe/nn/list.h"
 
 namespace floe::models {
-namespace {
-
-at::Tensor activate(const at::Tensor& x, Activation kind) {
-  switch (kind) {
-    case Activation::relu: return at::relu(x);
-    case Activation::gelu: return at::gelu(x);
-    case Activation::gelu_tanh: return at::gelu(x, "tanh");
-    case Activation::quick_gelu: return x * at::sigmoid(1.702 * x);
-    case Activation::silu: return at::silu(x);
-  }
-  return x;
-}
-
-}  // namespace
 
 Norm::Norm(NormKind kind, std::int64_t dim, double eps) : kind_(kind), eps_(eps) {
   weight_ = parameter("weight", {dim}, nn::Init::ones());

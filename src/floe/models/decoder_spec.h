@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "floe/models/activation.h"
 #include "floe/nn/rotary.h"
 
 namespace floe::models {
 
 enum class NormKind { layer, layer_without_bias, rms };
-enum class Activation { relu, gelu, gelu_tanh, quick_gelu, silu };
 enum class Positions { none, learned, rotary, alibi };
 enum class QkvKind {
   separate,        // three projections

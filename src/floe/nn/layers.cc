@@ -4,7 +4,6 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/rms_norm.h>
 
 #include <cmath>
 
@@ -49,21 +48,13 @@ Embedding::Embedding(std::int64_t rows, std::int64_t dim, Init init) {
 
 at::Tensor Embedding::forward(const at::Tensor& ids) { return at::embedding(weight, ids); }
 
-LayerNorm::LayerNorm(std::int64_t dim, double eps, bool with_bias) : eps_(eps) {
+LayerNorm::LayerNorm(std::int64_t dim, double eps) : eps_(eps) {
   weight = parameter("weight", {dim}, Init::ones());
-  if (with_bias) bias = parameter("bias", {dim}, Init::zeros());
+  bias = parameter("bias", {dim}, Init::zeros());
 }
 
 at::Tensor LayerNorm::forward(const at::Tensor& x) {
   return at::layer_norm(x, {weight.size(0)}, weight, bias, eps_);
-}
-
-RmsNorm::RmsNorm(std::int64_t dim, double eps) : eps_(eps) {
-  weight = parameter("weight", {dim}, Init::ones());
-}
-
-at::Tensor RmsNorm::forward(const at::Tensor& x) {
-  return at::rms_norm(x, {weight.size(0)}, weight, eps_);
 }
 
 at::Tensor Dropout::forward(const at::Tensor& x) { return at::dropout(x, p_, is_training()); }

@@ -53,22 +53,10 @@ class Embedding : public Module {
 
 class LayerNorm : public Module {
  public:
-  explicit LayerNorm(std::int64_t dim, double eps = 1e-5, bool bias = true);
+  explicit LayerNorm(std::int64_t dim, double eps = 1e-5);
   at::Tensor forward(const at::Tensor& x);
 
-  at::Tensor weight, bias;  // [dim]; bias may be undefined
-
- private:
-  double eps_;
-};
-
-// x / sqrt(mean(x²) + eps) · weight
-class RmsNorm : public Module {
- public:
-  explicit RmsNorm(std::int64_t dim, double eps = 1e-6);
-  at::Tensor forward(const at::Tensor& x);
-
-  at::Tensor weight;  // [dim]
+  at::Tensor weight, bias;  // [dim]
 
  private:
   double eps_;

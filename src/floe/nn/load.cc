@@ -56,6 +56,13 @@ void read_elements(const TensorSource& source, const TensorInfo& info, std::int6
   }
 }
 
+const TensorInfo* find_any(const TensorSource& source, const std::string& name,
+                           const std::vector<std::string>& other_names) {
+  const TensorInfo* info = source.find(name);
+  for (std::size_t i = 0; !info && i < other_names.size(); ++i) info = source.find(other_names[i]);
+  return info;
+}
+
 at::Tensor read_tensor(const TensorSource& source, const TensorInfo& info) {
   at::Tensor tensor = at::empty(info.shape, at::TensorOptions().dtype(torch_dtype(info.dtype)));
   source.read(
@@ -68,10 +75,13 @@ void materialize(torch::nn::Module& root, const TensorSource* source, std::uint6
                  at::Device device, at::ScalarType dtype) {
   const at::AutoGradMode grad_off(false);
   for (NamedParameter& parameter : named_parameters(root)) {
-    if (!is_hollow(parameter.tensor)) continue;
-    const TensorInfo* info = source ? source->find(parameter.name) : nullptr;
-    for (std::size_t i = 0; source && !info && i < parameter.other_names.size(); ++i)
-      info = source->find(parameter.other_names[i]);
+    if (!is_hollow(parameter.tensor)) {
+      if (parameter.tensor.device() != device)
+        parameter.tensor.set_data(parameter.tensor.to(device));
+      continue;
+    }
+    const TensorInfo* info =
+        source ? find_any(*source, parameter.name, parameter.other_names) : nullptr;
     const at::Tensor value =
         at::empty(parameter.tensor.sizes(), at::TensorOptions().dtype(dtype).device(device));
     if (info) {
@@ -85,6 +95,12 @@ void materialize(torch::nn::Module& root, const TensorSource* source, std::uint6
     parameter.tensor.set_data(value);
     parameter.tensor.requires_grad_(trains);
   }
+  for (auto& buffer : root.buffers())
+    if (buffer.device() != device) buffer.set_data(buffer.to(device));
+}
+
+void materialize(torch::nn::Module& root, std::uint64_t seed, at::Device device) {
+  materialize(root, nullptr, seed, device);
 }
 
 }  // namespace floe::nn

@@ -109,21 +109,4 @@ void set_trainable(torch::nn::Module& root, const std::vector<std::string>& patt
   }
 }
 
-void materialize(torch::nn::Module& root, std::uint64_t seed, at::Device device) {
-  at::AutoGradMode grad_off(false);
-  for (auto& parameter : named_parameters(root)) {
-    if (is_hollow(parameter.tensor)) {
-      at::Tensor value =
-          at::empty(parameter.tensor.sizes(), parameter.tensor.options().device(device));
-      require(parameter.init != nullptr, "parameter '", parameter.name, "' has no initial values");
-      fill(*parameter.init, seed, parameter.name, 0, value.view({-1}));
-      parameter.tensor.set_data(value);
-    } else if (parameter.tensor.device() != device) {
-      parameter.tensor.set_data(parameter.tensor.to(device));
-    }
-  }
-  for (auto& buffer : root.buffers())
-    if (buffer.device() != device) buffer.set_data(buffer.to(device));
-}
-
 }  // namespace floe::nn

@@ -13,7 +13,6 @@
 #include "floe/config/dist.h"
 #include "floe/config/load.h"
 #include "floe/config/strategy.h"
-#include "floe/config/train.h"
 
 namespace floe::plan {
 
@@ -28,17 +27,31 @@ struct ModelConfig {
 };
 void describe(config::Schema<ModelConfig>& s);
 
-// What a plan needs of the block `train:`.
-struct PlanTrainConfig {
+struct OptimizerConfig {
+  enum class Type { adamw, sgd };
+
+  Type type = Type::adamw;
+  double momentum = 0;  // of sgd
+  // How many values it keeps per trainable element.
+  int num_moments() const;
+};
+inline auto enum_names(OptimizerConfig::Type) {
+  using enum OptimizerConfig::Type;
+  return std::to_array<std::pair<std::string_view, OptimizerConfig::Type>>(
+      {{"adamw", adamw}, {"sgd", sgd}});
+}
+void describe(config::Schema<OptimizerConfig>& s);
+
+struct TrainConfig {
   std::optional<std::vector<std::string>> trainable;  // null: the model's own rule
   OptimizerConfig optimizer;
 };
-void describe(config::Schema<PlanTrainConfig>& s);
+void describe(config::Schema<TrainConfig>& s);
 
 struct PlanConfig {
   std::optional<std::int64_t> world;
   ModelConfig model;
-  PlanTrainConfig train;
+  TrainConfig train;
   StrategyConfig strategy;
   DistConfig dist;
 

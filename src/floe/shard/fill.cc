@@ -12,12 +12,9 @@
 namespace floe::shard {
 namespace {
 
-// Under its first name or any other.
-const TensorInfo* find(const PlannedParameter& parameter, const TensorSource& source) {
-  if (const TensorInfo* info = source.find(parameter.name)) return info;
-  for (const auto& name : parameter.other_names)
-    if (const TensorInfo* info = source.find(name)) return info;
-  return nullptr;
+const TensorInfo* find(const PlannedParameter& parameter, const ShardOptions& options) {
+  if (!options.source) return nullptr;
+  return nn::find_any(*options.source, parameter.name, parameter.other_names);
 }
 
 }  // namespace
@@ -25,7 +22,7 @@ const TensorInfo* find(const PlannedParameter& parameter, const TensorSource& so
 void check_source(const ShardPlan& plan, const ShardOptions& options) {
   std::vector<std::string> defects;
   for (const PlannedParameter& parameter : plan.parameters) {
-    const TensorInfo* info = options.source ? find(parameter, *options.source) : nullptr;
+    const TensorInfo* info = find(parameter, options);
     if (info && info->shape != parameter.shape)
       defects.push_back(str("'", parameter.name, "' has shape [", join(info->shape),
                             "] in the file and [", join(parameter.shape), "] in the model"));
@@ -49,7 +46,7 @@ void fill_group(FlatGroup& group, const ShardOptions& options) {
   for (const Piece& piece : group.pieces()) {
     const PlannedParameter& parameter = group.parameter(piece.index);
     at::Tensor out = shard.narrow(0, piece.shard_offset, piece.numel);
-    const TensorInfo* info = options.source ? find(parameter, *options.source) : nullptr;
+    const TensorInfo* info = find(parameter, options);
     if (info)
       nn::read_elements(*options.source, *info, piece.first, out);
     else if (nn::is_hollow(parameter.tensor))

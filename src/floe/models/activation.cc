@@ -1,0 +1,18 @@
+#include "floe/models/activation.h"
+
+#include <ATen/ATen.h>
+
+namespace floe::models {
+
+at::Tensor activate(const at::Tensor& x, Activation kind) {
+  switch (kind) {
+    case Activation::relu: return at::relu(x);
+    case Activation::gelu: return at::gelu(x);
+    case Activation::gelu_tanh: return at::gelu(x, "tanh");
+    case Activation::quick_gelu: return x * at::sigmoid(1.702 * x);
+    case Activation::silu: return at::silu(x);
+  }
+  return x;
+}
+
+}  // namespace floe::models
