@@ -102,6 +102,22 @@ TEST_F(LayersTest, RemovedKeysFallBackToDefaults) {
   EXPECT_TRUE(load_sample({"a.yaml", "~train"}).train.packed);
 }
 
+// What can be off is off, whether somebody has set it or it is on by default.
+TEST_F(LayersTest, RemovedSwitchesAndOptionalValuesAreOff) {
+  EXPECT_FALSE(load_sample({"a.yaml", "~train.packed"}).train.packed);
+  EXPECT_TRUE(load_sample({"a.yaml", "~train.packed", "train.packed=true"}).train.packed);
+  const Value values = load<SampleConfig>(layers({"a.yaml", "~train.packed"})).values;
+  EXPECT_EQ(values.at("train.packed")->origin.text(), "command line '~train.packed'");
+  expect_part(config_error([&] {
+                load_sample({"a.yaml", "~train.stpes"});
+              }),
+              "command line '~train.stpes': unknown key 'train.stpes'; did you mean 'steps'?");
+  expect_part(config_error([&] {
+                load_sample({"a.yaml", "~trian.steps"});
+              }),
+              "unknown key 'trian'; did you mean 'train'?");
+}
+
 TEST_F(LayersTest, EveryValueHasItsOrigin) {
   const Value values =
       load<SampleConfig>(layers({"a.yaml", "strategy=hybrid", "train.optimizer.lr=1e-3"})).values;

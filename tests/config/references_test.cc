@@ -67,7 +67,7 @@ TEST(References, BringTheOriginOfThePlaceThatRefers) {
 
 TEST(References, SeeDefaults) {
   const auto loaded = load<test::SampleConfig>(
-      parse_yaml("run: {name: '${run.dir}-${train.steps}', seed: '${env:GPUS}'}", "x.yaml"),
+      parse_yaml("run: {name: '${run.dir}-${train.steps}', seed: '${env:GPUS}'}", "x.yaml"), {},
       fake_environment);
   EXPECT_EQ(loaded.config.run.name, "runs-1000");
   EXPECT_EQ(loaded.config.run.seed, 8);

@@ -15,10 +15,10 @@ std::optional<std::string> no_environment(const std::string&) { return std::null
 void check(const std::string& text) {
   const Value tree = floe::config::parse_yaml(text, "fuzz");
   if (!(floe::config::parse_yaml(floe::config::write_yaml(tree), "again") == tree)) std::abort();
-  const auto loaded = floe::config::load<floe::test::SampleConfig>(tree, no_environment);
+  const auto loaded = floe::config::load<floe::test::SampleConfig>(tree, {}, no_environment);
   const Value printed =
       floe::config::parse_yaml(floe::config::print_config(loaded.values), "printed");
-  const auto again = floe::config::load<floe::test::SampleConfig>(printed, no_environment);
+  const auto again = floe::config::load<floe::test::SampleConfig>(printed, {}, no_environment);
   if (!(again.values == loaded.values)) std::abort();
 }
 

@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
   try {
-    load<floe::test::SampleConfig>(root, no_environment);
+    load<floe::test::SampleConfig>(root, {}, no_environment);
   } catch (const floe::ConfigError&) {
   }
   return 0;

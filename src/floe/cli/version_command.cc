@@ -1,12 +1,10 @@
 #include <iostream>
 
 #include "floe/cli/command.h"
+#include "floe/core/version.h"
 
 namespace floe::cli {
 namespace {
-
-// The version of project() in CMakeLists.txt; a test compares them.
-constexpr std::string_view kVersion = "0.1.0";
 
 Exit run(const Args& args) {
   require<ConfigError>(args.empty(), "version takes no arguments, got '", join(args, " "), "'");

@@ -92,7 +92,7 @@ Layers layers_from_arguments(const std::vector<std::string>& arguments, std::str
   return layers;
 }
 
-Value compose(const Layers& layers) {
+Composed compose(const Layers& layers) {
   std::vector<Override> changes;
   std::optional<Override> strategy, experiment;
   for (const std::string& argument : layers.overrides) {
@@ -117,8 +117,12 @@ Value compose(const Layers& layers) {
   if (experiment)
     for (const std::string& name : experiment_names(*experiment))
       merge(root, find_layer(layers, "experiment", name, experiment->value.origin));
-  for (const Override& change : changes) apply(change, root);
-  return root;
+  std::vector<Override> removed;
+  for (const Override& change : changes) {
+    apply(change, root);
+    if (change.kind == Override::Kind::remove) removed.push_back(change);
+  }
+  return {std::move(root), std::move(removed)};
 }
 
 }  // namespace floe::config

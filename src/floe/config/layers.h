@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "floe/config/overrides.h"
 #include "floe/config/value.h"
 
 namespace floe::config {
@@ -23,7 +24,12 @@ struct Layers {
 // Splits the words of a command line into files and overrides.
 Layers layers_from_arguments(const std::vector<std::string>& arguments, std::string floe_configs);
 
-// The merged tree, always a map; references are not resolved. Throws ConfigError.
-Value compose(const Layers& layers);
+struct Composed {
+  Value tree;                     // always a map; references are not resolved
+  std::vector<Override> removed;  // by ~key, in order; not in the tree unless it was set again
+};
+
+// Throws ConfigError.
+Composed compose(const Layers& layers);
 
 }  // namespace floe::config

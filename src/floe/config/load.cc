@@ -18,6 +18,16 @@ void adopt_origins(Value& values, const Value& from) {
       adopt_origins((*list)[i], other_list && i < other_list->size() ? (*other_list)[i] : kNone);
 }
 
+void set_origin(Value& values, const Override& change) {
+  Value* value = &values;
+  for (const std::string& key : change.path) {
+    Map* map = value->as<Map>();
+    value = map ? map->find(key) : nullptr;
+    if (!value) return;
+  }
+  if (value->is_scalar()) value->origin = change.value.origin;
+}
+
 std::string print_config(const Value& values) {
   Value copy = values;
   escape_references(copy);

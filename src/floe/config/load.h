@@ -21,27 +21,38 @@ struct Loaded {
 // "default" where there is none.
 void adopt_origins(Value& values, const Value& from);
 
+// What the change removed comes from it now.
+void set_origin(Value& values, const Override& change);
+
 // What --print-config shows: YAML that, read again, gives the same configuration.
 std::string print_config(const Value& values);
 
-// From a tree that compose() made, or any other.
+// From a tree, with these fields removed from the defaults below it.
 template <Described T>
-Loaded<T> load(const Value& composed, const Environment& environment = process_environment) {
-  Value tree = schema_of<T>().write(T{}, Write::defaults);
-  adopt_origins(tree, Value());
-  const Origin top = composed.origin;
-  merge(tree, composed);
-  tree.origin = top;
-  resolve_references(tree, environment);
-  Loaded<T> loaded{bind<T>(tree), {}};
+Loaded<T> load(const Value& tree, const std::vector<Override>& removed = {},
+               const Environment& environment = process_environment) {
+  T defaults{};
+  Problems problems;
+  for (const Override& change : removed)
+    schema_of<T>().remove(defaults, change.path, change.value, Place{"", problems});
+  problems.throw_if_any();
+  Value all = schema_of<T>().write(defaults, Write::defaults);
+  adopt_origins(all, Value());
+  for (const Override& change : removed) set_origin(all, change);
+  const Origin top = tree.origin;
+  merge(all, tree);
+  all.origin = top;
+  resolve_references(all, environment);
+  Loaded<T> loaded{bind<T>(all), {}};
   loaded.values = schema_of<T>().write(loaded.config, Write::all);
-  adopt_origins(loaded.values, tree);
+  adopt_origins(loaded.values, all);
   return loaded;
 }
 
 template <Described T>
 Loaded<T> load(const Layers& layers, const Environment& environment = process_environment) {
-  return load<T>(compose(layers), environment);
+  const Composed composed = compose(layers);
+  return load<T>(composed.tree, composed.removed, environment);
 }
 
 }  // namespace floe::config

@@ -26,25 +26,24 @@ std::string dotted(const std::vector<std::string>& path, std::size_t count) {
       ".");
 }
 
-// The map that holds the last key of the path; created on the way when `create`.
-Map& parent_of(const Override& change, Value& root, bool create) {
+// The map that holds the last key of the path; created on the way when `create`, else null when it
+// is not there.
+Map* parent_of(const Override& change, Value& root, bool create) {
   Value* value = &root;
   for (std::size_t i = 0; i + 1 < change.path.size(); ++i) {
     Map& map = *value->as<Map>();
     value = map.find(change.path[i]);
-    const std::string here = dotted(change.path, i + 1);
     if (!value || (create && value->is_null())) {
-      require<ConfigError>(create, change.value.origin.text(), ": nothing sets ", here,
-                           ", so there is nothing to remove",
-                           did_you_mean(change.path[i], map.keys()));
+      if (!create) return nullptr;
       value = &map[change.path[i]];
       *value = Value(Map(), change.value.origin);
     }
+    const std::string here = dotted(change.path, i + 1);
     require<ConfigError>(value->as<Map>(), change.value.origin.text(), ": ", here, " is ",
                          value->shown(), " (", value->origin.text(), "), which has no '",
                          change.path[i + 1], "'; set ", here, " itself");
   }
-  return *value->as<Map>();
+  return value->as<Map>();
 }
 
 }  // namespace
@@ -89,17 +88,14 @@ Override parse_override(const std::string& argument) {
 }
 
 void apply(const Override& change, Value& root) {
-  const bool remove = change.kind == Override::Kind::remove;
-  Map& map = parent_of(change, root, !remove);
+  Map* map = parent_of(change, root, change.kind != Override::Kind::remove);
   const std::string& key = change.path.back();
-  if (remove) {
-    require<ConfigError>(map.erase(key), change.value.origin.text(), ": nothing sets ",
-                         change.key(), ", so there is nothing to remove",
-                         did_you_mean(key, map.keys()));
-  } else if (change.kind == Override::Kind::add) {
-    merge(map[key], change.value);
-  } else {
-    map[key] = change.value;
+  switch (change.kind) {
+    case Override::Kind::remove:
+      if (map) map->erase(key);
+      break;
+    case Override::Kind::add: merge((*map)[key], change.value); break;
+    case Override::Kind::set: (*map)[key] = change.value; break;
   }
 }
 

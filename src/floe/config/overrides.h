@@ -1,7 +1,8 @@
 // Overrides of the command line:
 //   train.steps=5          sets; what stood there is replaced, lists and blocks too
 //   ++train.clip={norm: 2} adds: may be new, and a block merges with the block that is there
-//   ~train.clip            removes: back to the default
+//   ~train.clip            removes: what can be off (an optional value or block, true or false) is
+//                          off, anything else is back to its default
 // Values are YAML on one line. Whether a key exists is the schema's business, not theirs.
 #pragma once
 
@@ -26,8 +27,8 @@ struct Override {
 bool is_override(const std::string& argument);
 // Throws ConfigError that says how to write it.
 Override parse_override(const std::string& argument);
-// Throws ConfigError when the path leads through something that is no block, or nothing is there to
-// remove. `root` must be a map.
+// Throws ConfigError when the path leads through something that is no block. What is removed need not
+// be there: it may have a default (see load.h). `root` must be a map.
 void apply(const Override& change, Value& root);
 
 }  // namespace floe::config

@@ -21,6 +21,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <type_traits>
 
@@ -125,6 +126,11 @@ class Field {
   std::vector<Rule<F>>* rules_;
 };
 
+// `path` leads on into the field; empty: the field itself goes.
+template <class F>
+void remove_field(F& field, const F& otherwise, std::span<const std::string> path, const Value& by,
+                  const Place& place);
+
 template <class T>
 class Schema {
  public:
@@ -157,6 +163,10 @@ class Schema {
       const bool is_block = value.template as<Map>() && !info.children.empty();
       if (!info.required && !is_block) info.default_text = write_inline_yaml(value);
     };
+    bound.remove = [member](T& object, std::span<const std::string> path, const Value& by,
+                            const Place& place) {
+      remove_field(object.*member, T{}.*member, path, by, place);
+    };
     return Field<F>(bound.info, *rules);
   }
 
@@ -183,6 +193,10 @@ class Schema {
   }
 
   // Called by Codec<T> and the functions below.
+  // Removes the field at the end of the path: what can be off is off, anything else as in a
+  // default-constructed struct.
+  void remove(T& object, std::span<const std::string> path, const Value& by,
+              const Place& place) const;
   bool read(const Value& value, T& out, const Place& place) const;
   Value write(const T& object, Write mode) const;
   std::vector<FieldInfo> describe_fields(const T& defaults) const;
@@ -194,12 +208,14 @@ class Schema {
     std::function<void(const Value&, T&, const Place&)> read;
     std::function<Value(const T&, Write)> write;
     std::function<void(const T&, FieldInfo&)> describe;
+    std::function<void(T&, std::span<const std::string>, const Value&, const Place&)> remove;
   };
   struct Check {
     std::string key;
     std::function<std::string(const T&)> problem;
   };
 
+  std::string unknown_key(const Place& place, const std::string& name) const;
   static std::string without_article(const std::string& type) {
     if (type.starts_with("a ")) return type.substr(2);
     return type.starts_with("an ") ? type.substr(3) : type;
@@ -235,6 +251,42 @@ struct Codec<T> {
   }
 };
 
+template <class F>
+void remove_field(F& field, const F& otherwise, std::span<const std::string> path, const Value& by,
+                  const Place& place) {
+  if constexpr (Described<F>) {
+    if (!path.empty()) return schema_of<F>().remove(field, path, by, place);
+    field = otherwise;
+  } else if constexpr (requires { field.has_value(); }) {
+    if (path.empty())
+      field.reset();
+    else if (field)  // nothing can be removed from what is off
+      remove_field(*field, typename F::value_type{}, path, by, place);
+  } else if (!path.empty()) {
+    place.fail(by, "has no '", path.front(), "'; remove ", place.path, " itself");
+  } else if constexpr (std::is_same_v<F, bool>) {
+    field = false;
+  } else {
+    field = otherwise;
+  }
+}
+
+template <class T>
+void Schema<T>::remove(T& object, std::span<const std::string> path, const Value& by,
+                       const Place& place) const {
+  for (const Bound& field : fields_)
+    if (field.info.key == path.front())
+      return field.remove(object, path.subspan(1), by, place.key(path.front()));
+  place.problems.add(by.origin, unknown_key(place, path.front()));
+}
+
+template <class T>
+std::string Schema<T>::unknown_key(const Place& place, const std::string& name) const {
+  const std::string near = did_you_mean(name, keys());
+  return str("unknown key '", place.key(name).path, "'",
+             near.empty() ? str("; the keys here are ", join(keys())) : near);
+}
+
 template <class T>
 bool Schema<T>::read(const Value& value, T& out, const Place& place) const {
   static const Map kNone;
@@ -250,10 +302,7 @@ bool Schema<T>::read(const Value& value, T& out, const Place& place) const {
     if (bound != fields_.end()) {
       bound->read(item, out, place.key(name));
     } else {
-      const std::string near = did_you_mean(name, keys());
-      place.problems.add(item.origin,
-                         str("unknown key '", place.key(name).path, "'",
-                             near.empty() ? str("; the keys here are ", join(keys())) : near));
+      place.problems.add(item.origin, unknown_key(place, name));
     }
   }
   for (const Bound& field : fields_)

@@ -7,6 +7,8 @@
 #include <memory>
 #include <mutex>
 
+#include "floe/core/status_line.h"
+
 namespace floe::log {
 namespace {
 
@@ -22,6 +24,7 @@ Level level_from_environment() {
 struct Sink {
   std::mutex mutex;
   std::string prefix;
+  std::string status;  // shown below the lines; empty: none
   std::unique_ptr<FILE, int (*)(FILE*)> file{nullptr, &std::fclose};
 };
 
@@ -34,6 +37,9 @@ std::atomic<Level>& current_level() {
   static std::atomic<Level> value{level_from_environment()};
   return value;
 }
+
+// Back to the first column, and away with what stands in the row.
+constexpr std::string_view kClearRow = "\r\x1b[K";
 
 const char* mark(Level level) {
   switch (level) {
@@ -72,11 +78,21 @@ void write(Level level, std::string_view line) {
   Sink& s = sink();
   std::lock_guard lock(s.mutex);
   const std::string text = str(clock, s.prefix, mark(level), line, "\n");
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  const std::string shown = s.status.empty() ? text : str(kClearRow, text, s.status);
+  std::fwrite(shown.data(), 1, shown.size(), stderr);
   if (s.file) {
     std::fwrite(text.data(), 1, text.size(), s.file.get());
     std::fflush(s.file.get());
   }
+}
+
+void set_status_line(std::string_view text) {
+  Sink& s = sink();
+  std::lock_guard lock(s.mutex);
+  if (s.status.empty() && text.empty()) return;
+  s.status = text;
+  const std::string shown = str(kClearRow, text);
+  std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 
 }  // namespace floe::log
