@@ -3,6 +3,7 @@
 #include <array>
 #include <filesystem>
 
+#include "floe/io/dcp_directory.h"
 #include "floe/io/hf_folder.h"
 #include "floe/io/safetensors.h"
 #include "floe/io/torch_file.h"
@@ -21,6 +22,7 @@ bool is_torch_file(const std::string& path) {
 
 std::unique_ptr<TensorSource> open_tensors(const std::string& path) {
   std::error_code ignored;
+  if (is_dcp_directory(path)) return std::make_unique<DcpDirectory>(path);
   if (std::filesystem::is_directory(path, ignored)) return open_tensors(find_weights(path));
   if (std::filesystem::path(path).extension() == ".json")
     return std::make_unique<IndexedShards>(path);

@@ -9,7 +9,8 @@
 namespace floe {
 
 // A file (safetensors; or of torch.save or torch.jit.save, told by its content), an index of shards
-// (*.json), or a Hugging Face folder (hf_folder.h). Throws DataError for anything else.
+// (*.json), a directory of torch.distributed.checkpoint (dcp_directory.h), or a Hugging Face folder
+// (hf_folder.h). Throws DataError for anything else.
 std::unique_ptr<TensorSource> open_tensors(const std::string& path);
 
 }  // namespace floe

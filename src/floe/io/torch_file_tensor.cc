@@ -52,27 +52,6 @@ std::int64_t count_of(const Value& value, std::string_view what) {
   return value.integer();
 }
 
-std::vector<std::int64_t> counts_of(const Value& value, std::string_view what) {
-  // torch.Size is a tuple; as an object it is torch.Size((2, 3)).
-  if (value.is(Kind::object) && value.object().calls("torch", "Size") &&
-      value.object().args.items().size() == 1)
-    return counts_of(value.object().args.items()[0], what);
-  if (!value.is(Kind::tuple) && !value.is(Kind::list))
-    refuse("has ", shown(value), " as ", what, "; expected a tuple of integers");
-  std::vector<std::int64_t> counts;
-  counts.reserve(value.items().size());
-  for (const Value& item : value.items()) counts.push_back(count_of(item, what));
-  return counts;
-}
-
-DType dtype_of(const Value& value) {
-  const auto dtype = value.is(Kind::global) && value.global().module == "torch"
-                         ? dtype_from_name(value.global().name)
-                         : std::nullopt;
-  if (!dtype) refuse<UnreadableTensor>("has dtype ", shown(value), kReadable);
-  return *dtype;
-}
-
 DType dtype_of_storage(const Value& storage_class) {
   if (storage_class.is(Kind::global) && storage_class.global().module == "torch")
     for (const StorageClass& known : kStorageClasses)
@@ -128,8 +107,8 @@ TorchTensor parse_strided(const Items& args, std::size_t least, std::optional<DT
   TorchTensor tensor;
   set_storage(tensor, args[0], dtype);
   tensor.offset = count_of(args[1], "offset");
-  tensor.shape = counts_of(args[2], "shape");
-  tensor.strides = counts_of(args[3], "strides");
+  tensor.shape = parse_torch_size(args[2], "shape");
+  tensor.strides = parse_torch_size(args[3], "strides");
   check_extent(tensor);
   // What means nothing may hold any number: make it harmless for arithmetic.
   if (tensor.numel() == 0) tensor.offset = 0;
@@ -145,7 +124,7 @@ TorchTensor parse_call(const Value& callable, const Value& args) {
     return parse_strided(items, 4, std::nullopt);
   if (name == "_rebuild_tensor_v3") {
     if (items.size() < 7) refuse("is made without a dtype");
-    return parse_strided(items, 7, dtype_of(items[6]));
+    return parse_strided(items, 7, parse_torch_dtype(items[6]));
   }
   if (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state") {
     if (items.empty() || !is_torch_tensor(items[0])) refuse("is a parameter of no tensor");
@@ -164,6 +143,27 @@ TorchTensor parse_call(const Value& callable, const Value& args) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> parse_torch_size(const Value& value, std::string_view what) {
+  // torch.Size is a tuple; as an object it is torch.Size((2, 3)).
+  if (value.is(Kind::object) && value.object().calls("torch", "Size") &&
+      value.object().args.items().size() == 1)
+    return parse_torch_size(value.object().args.items()[0], what);
+  if (!value.is(Kind::tuple) && !value.is(Kind::list))
+    refuse("has ", shown(value), " as ", what, "; expected a tuple of integers");
+  std::vector<std::int64_t> counts;
+  counts.reserve(value.items().size());
+  for (const Value& item : value.items()) counts.push_back(count_of(item, what));
+  return counts;
+}
+
+DType parse_torch_dtype(const Value& value) {
+  const auto dtype = value.is(Kind::global) && value.global().module == "torch"
+                         ? dtype_from_name(value.global().name)
+                         : std::nullopt;
+  if (!dtype) refuse<UnreadableTensor>("has dtype ", shown(value), kReadable);
+  return *dtype;
+}
 
 std::int64_t TorchTensor::numel() const {
   std::int64_t count = 1;

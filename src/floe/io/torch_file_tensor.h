@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "floe/core/dtype.h"
@@ -37,6 +38,11 @@ bool is_torch_tensor(const pickle::Value& value);
 // UnreadableTensor, or DataError when the description cannot be right; both with a part of a sentence
 // ("has dtype torch.complex64, ...") to be put after the tensor's name.
 TorchTensor parse_torch_tensor(const pickle::Value& value);
+
+// The parts of such a description: a torch.Size, tuple or list of integers from 0 (`what` names it in
+// messages), and a dtype such as torch.float32. They throw in the same manner.
+std::vector<std::int64_t> parse_torch_size(const pickle::Value& value, std::string_view what);
+DType parse_torch_dtype(const pickle::Value& value);
 
 // The other direction: what torch.load makes a tensor of; contiguous, from the start of its storage.
 pickle::Value torch_tensor_value(DType dtype, const std::string& storage,

@@ -92,6 +92,13 @@ std::string ZipReader::bytes_at(std::int64_t offset, std::int64_t length) const 
 }
 
 std::int64_t ZipReader::find_end() const {
+  if (length_ >= zip::kEndBytes) {  // without a comment, as torch writes it
+    const std::string end = bytes_at(length_ - zip::kEndBytes, zip::kEndBytes);
+    Fields fields(end);
+    const bool is_end = fields.u32() == zip::kEnd;
+    fields.skip(16);
+    if (is_end && fields.u16() == 0) return length_ - zip::kEndBytes;
+  }
   const std::int64_t tail_bytes = std::min(length_, zip::kEndBytes + kMostCommentBytes);
   const std::string tail = bytes_at(length_ - tail_bytes, tail_bytes);
   // The last record whose comment reaches exactly to the end of the archive.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "floe/io/atomic_file.h"
+#include "floe/io/zip_records.h"
 
 namespace floe {
 
@@ -33,19 +34,12 @@ class ZipWriter {
   void finish();
 
  private:
-  struct Entry {
-    std::string name;
-    std::int64_t size, written, header_offset, data_offset;
-    std::uint32_t crc;
-  };
-
   void put(std::int64_t offset, const std::string& bytes);
-  std::string local_header(const Entry& entry) const;
-  std::string central_header(const Entry& entry) const;
 
   AtomicFile file_;
-  std::int64_t alignment_, end_ = 0;
-  std::vector<Entry> entries_;
+  std::int64_t alignment_;
+  std::vector<zip::Placed> entries_;
+  std::vector<std::int64_t> written_;  // of each entry
   std::set<std::string> names_;
 };
 
