@@ -171,7 +171,10 @@ void World::publish(const std::string& key, const std::string& value) {
 
 std::optional<std::string> World::lookup(const std::string& key, std::chrono::milliseconds wait) {
   try {
-    state_->store->wait({key}, wait);
+    if (wait.count() > 0)
+      state_->store->wait({key}, wait);
+    else if (!state_->store->check({key}))
+      return std::nullopt;
     const auto bytes = state_->store->get(key);
     return std::string(bytes.begin(), bytes.end());
   } catch (const std::exception&) {

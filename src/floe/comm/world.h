@@ -54,7 +54,8 @@ class World {
 
   // A blackboard of small strings that all ranks can write and read, apart from the collectives.
   void publish(const std::string& key, const std::string& value);
-  // Waits for the key; nothing when it does not come in time or the board is gone.
+  // Waits for the key; nothing when it does not come in time or the board is gone. A wait of 0 looks
+  // once.
   std::optional<std::string> lookup(const std::string& key, std::chrono::milliseconds wait);
 
   // Tells the others why this rank ends; never throws. The first announcement stays.

@@ -22,11 +22,36 @@ std::vector<std::vector<Range>> all_ranges(const shard::Engine& engine, const De
   return ranges;
 }
 
-std::int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+bool decays(const shard::PlannedParameter& parameter, const DecayRule& rule) {
+  const auto chosen = [&](const std::string& name) { return glob_match_any(rule.patterns, name); };
+  return rule.patterns.empty() || chosen(parameter.name) ||
+         std::any_of(parameter.other_names.begin(), parameter.other_names.end(), chosen);
+}
+
+// One group, or with patterns two: what decays and what does not.
+std::vector<ParameterGroup> groups_by_decay(const shard::Engine& engine, const DecayRule& rule,
+                                            const nlohmann::ordered_json& settings) {
+  std::vector<ParameterGroup> groups(rule.patterns.empty() ? 1 : 2);
+  for (const auto& parameter : engine.plan().parameters)
+    if (parameter.trainable)
+      groups[decays(parameter, rule) ? 0 : 1].names.push_back(parameter.name);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    groups[i].weight_decay = i == 0 ? rule.weight_decay : 0;
+    groups[i].settings = settings;
+    groups[i].settings["weight_decay"] = groups[i].weight_decay;
+  }
+  return groups;
 }
 
 }  // namespace
+
+std::int64_t Optimizer::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (std::size_t g = 0; g < engine_.trainable_groups().size(); ++g)
+    for (const StateSlice& slice : state_slices(g))
+      bytes += static_cast<std::int64_t>(slice.values.nbytes());
+  return bytes;
+}
 
 void check_patterns(const shard::Engine& engine, const DecayRule& rule) {
   std::vector<std::string> names;
@@ -42,13 +67,7 @@ std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rul
   std::vector<Range> ranges;
   for (const shard::Piece& piece : group.pieces()) {
     const auto& parameter = group.parameter(piece.index);
-    const auto chosen = [&](const std::string& name) {
-      return glob_match_any(rule.patterns, name);
-    };
-    const bool decays =
-        rule.patterns.empty() || chosen(parameter.name) ||
-        std::any_of(parameter.other_names.begin(), parameter.other_names.end(), chosen);
-    const double decay = decays ? rule.weight_decay : 0;
+    const double decay = decays(parameter, rule) ? rule.weight_decay : 0;
     if (!ranges.empty() && ranges.back().weight_decay == decay)
       ranges.back().numel += piece.numel;
     else
@@ -58,7 +77,7 @@ std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rul
 }
 
 AdamW::AdamW(shard::Engine& engine, AdamWOptions options)
-    : engine_(engine), options_(std::move(options)), ranges_(all_ranges(engine, options_.decay)) {
+    : Optimizer(engine), options_(std::move(options)), ranges_(all_ranges(engine, options_.decay)) {
   const at::AutoGradMode grad_off(false);
   for (const shard::FlatGroup* group : engine.trainable_groups())
     states_.push_back({at::zeros_like(group->shard()), at::zeros_like(group->shard()),
@@ -67,6 +86,7 @@ AdamW::AdamW(shard::Engine& engine, AdamWOptions options)
 
 void AdamW::step(double lr) {
   const at::AutoGradMode grad_off(false);
+  lr_ = lr;
   // One fused launch per weight decay and dtype, over the ranges of all groups.
   struct Launch {
     std::vector<at::Tensor> values, gradients, averages, squares, steps;
@@ -96,29 +116,44 @@ void AdamW::step(double lr) {
                       /*maximize=*/false);
 }
 
-std::int64_t AdamW::state_bytes() const {
-  std::int64_t bytes = 0;
-  for (const State& state : states_) bytes += bytes_of(state.exp_avg) + bytes_of(state.exp_avg_sq);
-  return bytes;
+std::vector<StateSlice> AdamW::state_slices(std::size_t group_index) const {
+  const State& state = states_[group_index];
+  return {{"exp_avg", state.exp_avg}, {"exp_avg_sq", state.exp_avg_sq}};
+}
+
+std::vector<ParameterGroup> AdamW::parameter_groups() const {
+  return groups_by_decay(engine_, options_.decay,
+                         {{"lr", lr_},
+                          {"betas", {options_.beta1, options_.beta2}},
+                          {"eps", options_.eps},
+                          {"weight_decay", 0.0},
+                          {"amsgrad", false},
+                          {"foreach", nullptr},
+                          {"maximize", false},
+                          {"capturable", false},
+                          {"differentiable", false},
+                          {"fused", nullptr},
+                          {"decoupled_weight_decay", true}});
 }
 
 Sgd::Sgd(shard::Engine& engine, SgdOptions options)
-    : engine_(engine), options_(std::move(options)), ranges_(all_ranges(engine, options_.decay)) {
-  momentum_.resize(engine.trainable_groups().size());
+    : Optimizer(engine), options_(std::move(options)), ranges_(all_ranges(engine, options_.decay)) {
+  if (options_.momentum == 0) return;
+  const at::AutoGradMode grad_off(false);
+  for (const shard::FlatGroup* group : engine.trainable_groups())
+    momentum_.push_back(at::zeros_like(group->shard()));
 }
 
 void Sgd::step(double lr) {
   const at::AutoGradMode grad_off(false);
+  lr_ = lr;
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor& gradient = groups[g]->gradient();
     if (!gradient.defined()) continue;
     at::Tensor values = groups[g]->shard();
     const bool has_momentum = options_.momentum != 0;
-    if (has_momentum && momentum_[g].defined())
-      momentum_[g].mul_(options_.momentum).add_(gradient);
-    else if (has_momentum)
-      momentum_[g] = gradient.clone();
+    if (has_momentum) momentum_[g].mul_(options_.momentum).add_(gradient);
     // The decay's share of the update, beside the gradient's: the gradient itself stays as it is.
     for (const Range& range : ranges_[g]) {
       if (range.weight_decay == 0) continue;
@@ -132,10 +167,22 @@ void Sgd::step(double lr) {
   }
 }
 
-std::int64_t Sgd::state_bytes() const {
-  std::int64_t bytes = 0;
-  for (const at::Tensor& momentum : momentum_) bytes += bytes_of(momentum);
-  return bytes;
+std::vector<StateSlice> Sgd::state_slices(std::size_t group_index) const {
+  if (momentum_.empty()) return {};
+  return {{"momentum_buffer", momentum_[group_index]}};
+}
+
+std::vector<ParameterGroup> Sgd::parameter_groups() const {
+  return groups_by_decay(engine_, options_.decay,
+                         {{"lr", lr_},
+                          {"momentum", options_.momentum},
+                          {"dampening", 0.0},
+                          {"weight_decay", 0.0},
+                          {"nesterov", false},
+                          {"maximize", false},
+                          {"foreach", nullptr},
+                          {"differentiable", false},
+                          {"fused", nullptr}});
 }
 
 void clip_by_norm(shard::Engine& engine, double norm, double max_norm) {

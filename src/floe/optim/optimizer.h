@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -35,14 +36,43 @@ std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rul
 // Throws ConfigError for a pattern that matches no trainable parameter of the engine.
 void check_patterns(const shard::Engine& engine, const DecayRule& rule);
 
+// One tensor of an optimizer's state, sliced like the group it belongs to.
+struct StateSlice {
+  std::string name;   // as torch calls it: "exp_avg"
+  at::Tensor values;  // [shard_numel]
+};
+
+// Parameters that share their settings, as torch's optimizers list them.
+struct ParameterGroup {
+  std::vector<std::string> names;
+  double weight_decay = 0;
+  // What torch's optimizer of this kind keeps beside: {"lr": 1e-3, "betas": [0.9, 0.999], ...}. Arrays
+  // are tuples in Python.
+  nlohmann::ordered_json settings;
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   // Updates every group that has a gradient, with this learning rate. Groups without one (a unit that
   // was skipped) keep their values and their state.
   virtual void step(double lr) = 0;
+
+  // ---- what a checkpoint holds ----
+  // "AdamW", as torch's class is called.
+  virtual std::string kind() const = 0;
+  // The state of a trainable group's slice, to be read or filled.
+  virtual std::vector<StateSlice> state_slices(std::size_t group_index) const = 0;
+  // How often the group was updated, a scalar; undefined for optimizers that do not count.
+  virtual at::Tensor updates(std::size_t group_index) const { return {}; }
+  // In the order of the plan; the decaying ones first where some do not.
+  virtual std::vector<ParameterGroup> parameter_groups() const = 0;
   // Bytes of state on this rank.
-  virtual std::int64_t state_bytes() const = 0;
+  std::int64_t state_bytes() const;
+
+ protected:
+  explicit Optimizer(shard::Engine& engine) : engine_(engine) {}
+  shard::Engine& engine_;
 };
 
 struct AdamWOptions {
@@ -54,9 +84,11 @@ class AdamW final : public Optimizer {
  public:
   AdamW(shard::Engine& engine, AdamWOptions options);
   void step(double lr) override;
-  std::int64_t state_bytes() const override;
+  std::string kind() const override { return "AdamW"; }
+  std::vector<StateSlice> state_slices(std::size_t group_index) const override;
+  at::Tensor updates(std::size_t group_index) const override { return states_[group_index].steps; }
+  std::vector<ParameterGroup> parameter_groups() const override;
 
-  // The state of one group's slice, as a checkpoint has it.
   struct State {
     at::Tensor exp_avg, exp_avg_sq;  // [shard_numel]
     at::Tensor steps;                // scalar, number of updates
@@ -64,8 +96,8 @@ class AdamW final : public Optimizer {
   const State& state(std::size_t group_index) const { return states_[group_index]; }
 
  private:
-  shard::Engine& engine_;
   AdamWOptions options_;
+  double lr_ = 0;                           // of the last step
   std::vector<std::vector<Range>> ranges_;  // of each trainable group
   std::vector<State> states_;
 };
@@ -79,13 +111,15 @@ class Sgd final : public Optimizer {
  public:
   Sgd(shard::Engine& engine, SgdOptions options);
   void step(double lr) override;
-  std::int64_t state_bytes() const override;
+  std::string kind() const override { return "SGD"; }
+  std::vector<StateSlice> state_slices(std::size_t group_index) const override;
+  std::vector<ParameterGroup> parameter_groups() const override;
 
  private:
-  shard::Engine& engine_;
   SgdOptions options_;
+  double lr_ = 0;
   std::vector<std::vector<Range>> ranges_;
-  std::vector<at::Tensor> momentum_;
+  std::vector<at::Tensor> momentum_;  // none without momentum
 };
 
 // Clips by the global norm that `agree` gave: as torch's clip_grad_norm_, over all slices of all ranks.
