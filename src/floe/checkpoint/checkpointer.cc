@@ -1,0 +1,378 @@
+#include "floe/checkpoint/checkpointer.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "floe/checkpoint/emergency.h"
+#include "floe/checkpoint/folders.h"
+#include "floe/checkpoint/host_copy.h"
+#include "floe/checkpoint/load.h"
+#include "floe/checkpoint/manifest.h"
+#include "floe/checkpoint/meeting.h"
+#include "floe/checkpoint/resume.h"
+#include "floe/checkpoint/save_job.h"
+#include "floe/checkpoint/verify.h"
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+
+namespace floe::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+// How long a failing run waits for ranks that may be gone to finish the save under way.
+constexpr auto kPatience = 10s;
+
+double since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Different for every start of a program, the same on all ranks.
+std::string random_name() {
+  std::random_device device;
+  return str(std::hex, device(), device());
+}
+
+// Meetings of several Checkpointers in one process must not share names.
+std::string meeting_name(const char* what) {
+  static int number = 0;
+  return str("checkpoint/", number++, "/", what);
+}
+
+std::vector<FileTensor> own_file_tensors(const shard::ShardPlan& plan) {
+  std::vector<FileTensor> tensors;
+  for (const auto& parameter : plan.parameters)
+    if (parameter.trainable)
+      tensors.push_back(
+          {parameter.name, parameter.shape, {{parameter.name, 0, parameter.numel}}, {}});
+  return tensors;
+}
+
+}  // namespace
+
+struct Checkpointer::State {
+  explicit State(CheckpointerOptions given)
+      : options(std::move(given)),
+        folder(checkpoints_folder(options.run_folder)),
+        meeting(options.engine->world(), meeting_name("run")),
+        save_meeting(options.engine->world(), meeting_name("save")) {
+    run.engine = options.engine;
+    run.optimizer = options.optimizer;
+    run.ema = options.ema;
+    run.content = options.config.content;
+    for (const FileTensor& tensor : options.foreign.trained)
+      for (const FileRun& part : tensor.runs) run.frozen_too.insert(part.parameter);
+    if (options.foreign.trained.empty())
+      options.foreign.trained = own_file_tensors(run.engine->plan());
+    if (world().rank() == 0) remove_leftovers(folder);
+    start = meeting.from_first(random_name(), "the start of the checkpoints");
+    model = model_digest(run.engine->plan());
+  }
+
+  comm::World& world() const { return run.engine->world(); }
+
+  Manifest about(std::int64_t step) const {
+    Manifest manifest;
+    manifest.step = step;
+    manifest.world_size = world().size();
+    manifest.layout = options.config.state_dict_type;
+    manifest.content = options.config.content;
+    manifest.model = model;
+    manifest.bases = options.bases;
+    return manifest;
+  }
+
+  RankHeader header(std::int64_t step, const nlohmann::json& rank_state) const {
+    return {step, world().rank(), world().size(), start, model, rank_state, nullptr};
+  }
+
+  // Waits for the save under way. Its error, if any, is the result.
+  std::exception_ptr finish_writing() {
+    if (writer.joinable()) writer.join();
+    return std::exchange(failure, nullptr);
+  }
+
+  // True when all is well; false when training is to go on without the save.
+  bool settle(const std::exception_ptr& error) {
+    if (!error) return true;
+    if (options.config.on_failure == OnFailure::stop) std::rethrow_exception(error);
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+      log::error(e.what(), "; training goes on (checkpoint.on_failure: continue)");
+    }
+    return false;
+  }
+
+  std::optional<Restored> resume(const std::string& mode);
+  void validate(const std::string& path);
+  void check_bases(const Manifest& manifest, const std::string& path) const;
+  void write_emergency_files(std::int64_t step, const nlohmann::json& shared,
+                             const nlohmann::json& rank_state);
+
+  CheckpointerOptions options;
+  std::string folder, start, model;
+  RunState run;
+  Meeting meeting, save_meeting;  // of the training thread and of the one that writes
+
+  HostCopy copies;
+  std::thread writer;
+  std::exception_ptr failure;  // of the writer; read after it has been joined
+  std::string last_saved;
+
+  bool dirty = true;  // the slices are of no step: before resume() and during an update
+  std::optional<c10::Event> updated;  // on an accelerator: the last update is over
+  double stolen_s = 0, last_stolen_s = 0;
+
+  std::optional<SavedState> opened;  // the candidate that was validated last
+  Loadable loadable;
+};
+
+Checkpointer::Checkpointer(CheckpointerOptions options)
+    : state_(std::make_unique<State>(std::move(options))) {}
+
+Checkpointer::~Checkpointer() {
+  if (const std::exception_ptr error = state_->finish_writing()) try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+      log::error(e.what());
+    }
+  state_->meeting.leave();
+}
+
+// ---- resuming ----
+
+void Checkpointer::State::check_bases(const Manifest& manifest, const std::string& path) const {
+  if (manifest.content == Content::full) return;
+  require<CheckpointError>(manifest.bases.size() == options.bases.size(), "'", path,
+                           "' was trained on ", manifest.bases.size(),
+                           " frozen files, but this run has ", options.bases.size(),
+                           "; use the model block it was saved with");
+  for (std::size_t i = 0; i < options.bases.size(); ++i)
+    require<CheckpointError>(manifest.bases[i].digest == options.bases[i].digest, "'", path,
+                             "' was trained on the frozen weights '", manifest.bases[i].path,
+                             "' (digest ", manifest.bases[i].digest, "), but those of this run, '",
+                             options.bases[i].path, "', have the digest ", options.bases[i].digest);
+}
+
+void Checkpointer::State::validate(const std::string& path) {
+  opened.reset();
+  require<CheckpointError>(fs::exists(path), "'", path, "' does not exist");
+  // The small files first: what they say is not used before it is known to be right.
+  if (fs::exists(manifest_path(path))) {
+    const Manifest manifest = read_manifest(manifest_path(path));
+    require<CheckpointError>(manifest.model == model, "'", path,
+                             "' is of another model: the names or shapes of its parameters differ");
+    check_bases(manifest, path);
+    verify(path, ranges_of(path, manifest), world().rank(), world().size());
+  }
+  opened = open_saved(path, run, options.foreign);
+  loadable = check_fits(*opened, run);
+}
+
+std::optional<Restored> Checkpointer::resume(const std::string& mode) {
+  State& s = *state_;
+  s.dirty = true;
+  auto restored = mode == "never" ? std::nullopt : s.resume(mode);
+  s.dirty = false;
+  return restored;
+}
+
+std::optional<Restored> Checkpointer::State::resume(const std::string& mode) {
+  const bool first = world().rank() == 0;
+  const bool own = mode == "auto";
+  const bool is_run = own || fs::is_directory(checkpoints_folder(mode));
+  const std::string searched = own ? folder : checkpoints_folder(mode);
+  std::vector<std::string> paths, passed_over;
+  if (!is_run) {
+    paths = {mode};
+  } else if (first) {
+    if (own) passed_over = gather_emergencies(searched, about(0));
+    paths = candidates(searched, passed_over);
+  }
+  Choice choice = choose(
+      paths, [this](const std::string& path) { validate(path); }, meeting);
+  passed_over.insert(passed_over.end(), choice.passed_over.begin(), choice.passed_over.end());
+  passed_over =
+      nlohmann::json::parse(
+          meeting.from_first(nlohmann::json(passed_over)
+                                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+                             "the choice of a checkpoint"))
+          .get<std::vector<std::string>>();
+  if (choice.path.empty()) {
+    const bool committed = !is_run || !list_checkpoints(searched).empty();
+    require<CheckpointError>(
+        !committed && own, "no checkpoint of '", is_run ? searched : mode, "' can be used: ",
+        passed_over.empty() ? std::string("there is none") : join(passed_over, "; "),
+        own ? "; set run.resume to never to start anew" : "");
+    if (first)
+      for (const std::string& sentence : passed_over) log::warn(sentence);
+    return std::nullopt;
+  }
+  std::string problem;
+  try {
+    load(*opened, run, loadable);
+  } catch (const std::exception& e) {
+    problem = e.what();
+  }
+  problem = meeting.first_problem(problem, "the load of a checkpoint");
+  require<CheckpointError>(problem.empty(), "'", choice.path, "' could not be loaded: ", problem);
+
+  Restored restored;
+  restored.step = opened->step;
+  restored.shared = opened->shared;
+  restored.path = choice.path;
+  restored.own = opened->manifest.has_value();
+  restored.has_optimizer = loadable.has_optimizer;
+  restored.passed_over = passed_over;
+  if (opened->manifest) {
+    restored.ranks = opened->manifest->ranks;
+    restored.emergency = opened->manifest->emergency;
+  }
+  restored.sentence =
+      str("continuing after step ", restored.step, " from '", choice.path, "'",
+          !is_run ? ", as asked for"
+          : restored.emergency
+              ? ", which was saved when the run failed and is not older than the others"
+              : ", the newest checkpoint that is whole");
+  if (first) {
+    for (const std::string& sentence : passed_over) log::warn(sentence);
+    log::info(restored.sentence);
+  }
+  opened.reset();
+  return restored;
+}
+
+// ---- saving ----
+
+bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
+                        const nlohmann::json& rank_state,
+                        const std::map<std::string, double>& metrics) {
+  State& s = *state_;
+  const auto begin = Clock::now();
+  const bool good = s.settle(s.finish_writing());
+  auto job = std::make_shared<SaveJob>();
+  job->config = s.options.config;
+  job->folder = s.folder;
+  job->about = s.about(step);
+  job->about.shared = shared;
+  job->about.metrics = metrics;
+  job->header = s.header(step, rank_state);
+  if (s.run.optimizer) job->parameter_groups = s.run.optimizer->parameter_groups();
+  if (s.world().rank() == 0) job->objects = state_objects(s.run);
+  job->file_tensors = s.options.foreign.trained;
+  job->tensors = state_tensors(s.run, Share::part);
+  const bool direct = !s.options.config.async && s.world().device().is_cpu();
+  if (!direct) job->tensors = s.copies.of(std::move(job->tensors));
+  const auto write = [&s, job] {
+    try {
+      s.last_saved = run_save(*job, s.save_meeting);
+      if (s.world().rank() == 0)
+        log::info("saved step ", job->header.step, " to '", s.last_saved, "'");
+    } catch (...) {
+      s.failure = std::current_exception();
+    }
+  };
+  if (s.options.config.async)
+    s.writer = std::thread(write);
+  else
+    write();
+  s.last_stolen_s = since(begin);
+  s.stolen_s += s.last_stolen_s;
+  if (s.options.config.async) return good;
+  return s.settle(std::exchange(s.failure, nullptr)) && good;
+}
+
+bool Checkpointer::wait() {
+  const auto begin = Clock::now();
+  const std::exception_ptr error = state_->finish_writing();
+  state_->stolen_s += since(begin);
+  return state_->settle(error);
+}
+
+// ---- the way out ----
+
+void Checkpointer::State::write_emergency_files(std::int64_t step, const nlohmann::json& shared,
+                                                const nlohmann::json& rank_state) {
+  std::vector<StateTensor> tensors = state_tensors(run, Share::held);
+  if (const c10::Device device = world().device(); !device.is_cpu()) {
+    // The stream of the computation may wait for ever, for a collective that no peer takes part in.
+    const c10::impl::VirtualGuardImpl accelerator(device.type());
+    const c10::Stream side = accelerator.getStreamFromGlobalPool(device);
+    if (updated) updated->block(side);
+    const c10::Stream computing = accelerator.exchangeStream(side);
+    try {
+      tensors = copies.of(std::move(tensors));
+    } catch (...) {
+      accelerator.exchangeStream(computing);
+      throw;
+    }
+    accelerator.exchangeStream(computing);
+  }
+  RankHeader own = header(step, rank_state);
+  own.shared = shared;
+  write_emergency(folder, own, tensors, state_objects(run));
+}
+
+void Checkpointer::emergency(std::int64_t step, const nlohmann::json& shared,
+                             const nlohmann::json& rank_state) noexcept {
+  State& s = *state_;
+  try {
+    s.save_meeting.hurry(kPatience);
+    s.meeting.hurry(kPatience);
+    if (const std::exception_ptr error = s.finish_writing()) try {
+        std::rethrow_exception(error);
+      } catch (const std::exception& e) {
+        log::error(e.what());
+      }
+    if (!s.options.config.on_exception) return;
+    if (s.dirty) {
+      log::warn(
+          "no emergency save: the failure came in the middle of an update or of a load, so the "
+          "weights are of no step; resume goes back to the last checkpoint");
+      return;
+    }
+    s.write_emergency_files(step, shared, rank_state);
+    log::info("wrote this rank's part of an emergency checkpoint of step ", step, " to '", s.folder,
+              "'");
+  } catch (const std::exception& e) {
+    log::error("no emergency save: ", e.what());
+  } catch (...) {
+    log::error("no emergency save: an unknown error");
+  }
+}
+
+Checkpointer::Updating::Updating(Checkpointer& owner)
+    : owner_(owner), exceptions_(std::uncaught_exceptions()) {
+  owner_.state_->dirty = true;
+}
+
+Checkpointer::Updating::~Updating() {
+  State& s = *owner_.state_;
+  if (std::uncaught_exceptions() > exceptions_) return;
+  s.dirty = false;
+  const c10::Device device = s.world().device();
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl accelerator(device.type());
+  s.updated.emplace(device.type());
+  s.updated->record(accelerator.getStream(device));
+}
+
+double Checkpointer::stolen_s() const { return state_->stolen_s; }
+double Checkpointer::last_stolen_s() const { return state_->last_stolen_s; }
+std::string Checkpointer::last_saved() const {
+  // The writer sets it; whoever asks has waited.
+  return state_->last_saved;
+}
+
+}  // namespace floe::checkpoint

@@ -1,0 +1,145 @@
+// Saving and restoring a run: the one thing that a trainer uses of this module.
+//
+//   Checkpointer checkpoints({.config = config.checkpoint, .run_folder = run, .engine = &engine,
+//                             .optimizer = &optimizer, .ema = ema});
+//   if (auto restored = checkpoints.resume(config.run.resume)) continue_from(*restored);
+//   while (...) {
+//     train_a_step();
+//     { auto updating = checkpoints.updating(); optimizer.step(lr); }
+//     if (due) checkpoints.save(step, shared_state, state_of_this_rank, metrics);
+//   }
+//   checkpoints.wait();
+//
+// A run's checkpoints lie in RUN/checkpoints: `step_N` (or files checkpoint_N.pt), `last` (a link to
+// the newest), `on_exception` (an emergency set, until the next good save).
+//
+// Threads: every call comes from the thread that trains. `Collective` calls come from all ranks in the
+// same order; they synchronise over the blackboard of the world, never over its collectives.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "floe/checkpoint/checkpoint_config.h"
+#include "floe/io/tensor_source.h"
+#include "floe/optim/ema.h"
+#include "floe/optim/optimizer.h"
+#include "floe/shard/engine.h"
+
+namespace floe::checkpoint {
+
+// Weights that a checkpoint refers to instead of holding them.
+struct FrozenBase {
+  std::string path;
+  std::string digest;  // see weights_digest
+};
+
+// A digest of names, types, shapes and some bytes of every tensor: cheap for any size, and different
+// for every other model and for most other training states of the same model.
+std::string weights_digest(const TensorSource& weights);
+
+// Elements [first, first + count) of a parameter, at the end of the runs before it.
+struct FileRun {
+  std::string parameter;
+  std::int64_t first = 0, count = 0;
+};
+// A tensor of a file in another system's layout, and the parameters it is made of.
+struct FileTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<FileRun> runs;        // one after the other; together they are the tensor
+  std::vector<std::string> copies;  // further names of the same tensor
+};
+// How a model's parameters are called in files of other systems. Empty: as in the model.
+struct ForeignNames {
+  std::vector<FileTensor> trained;  // what checkpoint_N.pt has
+  // A source under the file's names as one under the model's. Null: the names are the model's.
+  std::function<std::shared_ptr<const TensorSource>(std::shared_ptr<const TensorSource>)> to_model;
+};
+
+struct CheckpointerOptions {
+  CheckpointConfig config;
+  std::string run_folder;
+  shard::Engine* engine = nullptr;  // required; these four outlive the Checkpointer
+  optim::Optimizer* optimizer = nullptr;
+  optim::Ema* ema = nullptr;
+  std::vector<FrozenBase> bases;
+  ForeignNames foreign;
+};
+
+// A checkpoint that was loaded: the weights, the optimizer's and the average's state are in place.
+struct Restored {
+  std::int64_t step = 0;
+  nlohmann::json shared;              // as it was passed to save(); what a foreign file says, else
+  std::vector<nlohmann::json> ranks;  // of each rank of the run that saved; empty for foreign files
+  std::string path;
+  bool emergency = false;
+  bool own = true;            // written by floe; else from torch.distributed.checkpoint or a file
+  bool has_optimizer = true;  // false: only weights were found, the optimizer starts anew
+  std::string sentence;       // what was chosen and why
+  std::vector<std::string> passed_over;  // a sentence for each one that was not taken
+};
+
+class Checkpointer {
+ public:
+  // Collective. Removes what an interrupted save of an earlier run left behind.
+  explicit Checkpointer(CheckpointerOptions options);
+  // Waits for a save under way.
+  ~Checkpointer();
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  // Collective, once, before the first step. "auto": the valid checkpoint of this run with the highest step, if there is one;
+  // "never": nothing; else the path of a checkpoint (step_N, a directory of PyTorch, a file) or of a
+  // run folder. Everything is validated on all ranks before anything is changed. Throws
+  // CheckpointError when a path cannot be used, or no checkpoint of this run can although there are
+  // some.
+  std::optional<Restored> resume(const std::string& mode);
+
+  // Collective. Saves after `step` updates. Asynchronous ones return when the slices are copied; an
+  // error of writing is then thrown (or logged, with on_failure: continue) by the next save() or
+  // wait(), on all ranks. Returns false when the save failed and training is to go on.
+  bool save(std::int64_t step, const nlohmann::json& shared, const nlohmann::json& rank_state,
+            const std::map<std::string, double>& metrics = {});
+  // Collective: until the save under way is on disk.
+  bool wait();
+
+  // No collective, bounded time, never throws: writes this rank's slices for the step they belong to,
+  // unless an update (or resume()) was under way. For the way out after an exception. `rank_state` is that of the
+  // beginning of the step that failed.
+  void emergency(std::int64_t step, const nlohmann::json& shared,
+                 const nlohmann::json& rank_state) noexcept;
+
+  // While one lives, slices are neither of the last step nor of the next. An exception that leaves the
+  // scope leaves them so.
+  class Updating {
+   public:
+    explicit Updating(Checkpointer& owner);
+    ~Updating();
+    Updating(const Updating&) = delete;
+    Updating& operator=(const Updating&) = delete;
+
+   private:
+    Checkpointer& owner_;
+    int exceptions_;
+  };
+  Updating updating() { return Updating(*this); }
+
+  // Seconds for which saves held the training thread, in all and in the last save.
+  double stolen_s() const;
+  double last_stolen_s() const;
+  // Where the last finished save lies; empty before the first.
+  std::string last_saved() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace floe::checkpoint

@@ -1,0 +1,27 @@
+// Emergency sets: what ranks wrote on their way out, each alone.
+//
+// Note [Emergency sets]
+// A rank that leaves writes its slices and the step they belong to into a folder that names this start
+// of the program. It waits for nobody. The next start looks at the folder: if the files of the ranks
+// that are there make up every tensor (where several ranks hold the same slice, any of them will do)
+// and all are of one step, they become the checkpoint `on_exception`; else the folder is passed over.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "floe/checkpoint/manifest.h"
+#include "floe/checkpoint/rank_files.h"
+
+namespace floe::checkpoint {
+
+// Writes this rank's files. Throws Error.
+void write_emergency(const std::string& folder, const RankHeader& header,
+                     const std::vector<StateTensor>& tensors,
+                     const std::vector<StateObject>& objects);
+
+// Makes `on_exception` of the newest set that is whole. Returns a sentence for each set that is not.
+// `about` has the content and the bases that this run would write. Removes nothing.
+std::vector<std::string> gather_emergencies(const std::string& folder, const Manifest& about);
+
+}  // namespace floe::checkpoint

@@ -1,0 +1,52 @@
+// The folder RUN/checkpoints: how something becomes visible in it, and what stays.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "floe/checkpoint/checkpoint_config.h"
+
+namespace floe::checkpoint {
+
+// Names inside of the folder. What begins with kTemporary is unfinished and nobody's.
+constexpr const char* kTemporary = ".tmp-";
+constexpr const char* kEmergencyPart = ".emergency-";  // a folder per start of the program
+constexpr const char* kEmergency = "on_exception";
+constexpr const char* kLast = "last";
+
+std::string checkpoints_folder(const std::string& run_folder);
+// "step_12", "step_12.pt" or "checkpoint_12.pt"
+std::string name_of_step(Layout layout, std::int64_t step);
+// The step in such a name.
+std::optional<std::int64_t> step_of_name(const std::string& name);
+
+// All throw CheckpointError that says what the disk answered.
+void make_folder(const std::string& path);
+void sync_folder(const std::string& path);
+// `from` becomes `to` in one step; what was at `to` is removed afterwards.
+void replace(const std::string& from, const std::string& to);
+// Makes the link `last` name this checkpoint, in one step.
+void point_last_to(const std::string& folder, const std::string& name);
+// Removes a file with its manifest, or a directory: first under another name, so that half of a
+// checkpoint never has the name of a whole one. Failing is logged.
+void remove_checkpoint(const std::string& folder, const std::string& name) noexcept;
+void remove_quietly(const std::string& path) noexcept;
+
+// What interrupted saves left behind.
+void remove_leftovers(const std::string& folder) noexcept;
+// Emergency sets that a newer checkpoint has made superfluous.
+void retire_emergencies(const std::string& folder) noexcept;
+// Removes all checkpoints but the newest and the best ones, and `newest` in any case.
+void keep_only(const std::string& folder, const CheckpointConfig& config,
+               std::int64_t newest) noexcept;
+
+// Checkpoints by step, newest first: names inside of the folder.
+struct Listed {
+  std::string name;
+  std::int64_t step = 0;
+};
+std::vector<Listed> list_checkpoints(const std::string& folder);
+
+}  // namespace floe::checkpoint

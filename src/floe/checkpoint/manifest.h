@@ -1,0 +1,52 @@
+// floe's own words about a checkpoint, beside what other systems read: floe.json in a directory,
+// NAME.floe.json beside a file. It is what makes a checkpoint floe's: a run continues exactly, and
+// every byte is checked.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "floe/checkpoint/checkpoint_config.h"
+#include "floe/checkpoint/checkpointer.h"
+
+namespace floe::checkpoint {
+
+// Bytes [offset, offset + length) of a file with their checksum; `what` is for messages.
+struct CheckedRange {
+  std::string file;
+  std::int64_t offset = 0, length = 0;
+  std::uint32_t crc = 0;
+  std::string what;
+};
+
+struct Manifest {
+  std::int64_t step = 0;
+  int world_size = 1;
+  Layout layout = Layout::sharded;
+  Content content = Content::trainable;
+  bool emergency = false;
+  std::string model;  // model_digest
+  std::vector<FrozenBase> bases;
+  std::map<std::string, double> metrics;
+  nlohmann::json shared;
+  std::vector<nlohmann::json> ranks;
+  // Everything but the data files of a directory, whose ranges are in the files of the ranks.
+  std::vector<CheckedRange> ranges;
+  std::map<std::string, std::int64_t> file_bytes;
+};
+
+constexpr const char* kManifestFile = "floe.json";
+
+// Where the manifest of a checkpoint, a directory or a file, lies.
+std::string manifest_path(const std::string& checkpoint);
+void write_manifest(const std::string& path, const Manifest& manifest);
+// Throws CheckpointError.
+Manifest read_manifest(const std::string& path);
+
+// The checksum of a whole file, and its size.
+CheckedRange checked_file(const std::string& folder, const std::string& file);
+
+}  // namespace floe::checkpoint

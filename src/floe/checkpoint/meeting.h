@@ -1,0 +1,53 @@
+// How ranks agree about a save or a load: over the world's blackboard, so that nothing can come
+// between the collectives of the training.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "floe/comm/world.h"
+
+namespace floe::checkpoint {
+
+// Threads: exchange() from one thread at a time, hurry() from any.
+class Meeting {
+ public:
+  // `name` must be the same on all ranks, and used once in the life of a world.
+  Meeting(comm::World& world, std::string name);
+
+  int rank() const { return world_.rank(); }
+  int size() const { return world_.size(); }
+
+  // Collective: the texts of all ranks, by rank. `what` they meet for is for messages. Throws
+  // CheckpointError when a rank does not come within the world's timeout.
+  std::vector<std::string> exchange(const std::string& text, const std::string& what);
+  // Collective: rank 0's text.
+  std::string from_first(const std::string& text, const std::string& what) {
+    return exchange(rank() == 0 ? text : "", what).front();
+  }
+  // Collective: what the first rank that has one says went wrong; empty when all is well.
+  std::string first_problem(const std::string& problem, const std::string& what);
+
+  // Collective: after it rank 0, whose process holds the blackboard, may end. Never throws.
+  void leave() noexcept;
+
+  // From now on exchanges give up after this time: some rank has failed and may never come.
+  void hurry(std::chrono::milliseconds rest);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string wait_for(const std::string& key, const std::string& who, const std::string& what);
+  // Throws CheckpointError when a rank has failed or the blackboard is gone.
+  void look_around(const std::string& what);
+
+  comm::World& world_;
+  std::string name_;
+  std::int64_t turn_ = 0;
+  std::atomic<Clock::rep> latest_;  // of hurry()
+};
+
+}  // namespace floe::checkpoint

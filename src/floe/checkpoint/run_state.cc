@@ -1,0 +1,175 @@
+#include "floe/checkpoint/run_state.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include "floe/comm/world.h"
+#include "floe/core/error.h"
+#include "floe/core/hash.h"
+#include "floe/nn/load.h"
+
+namespace floe::checkpoint {
+namespace {
+
+using shard::FlatGroup;
+using shard::Piece;
+
+// Of a slice of `used` elements, those that this rank writes.
+struct Elements {
+  std::int64_t begin = 0, end = 0;
+};
+
+Elements share_of(const FlatGroup& group, int rank, std::int64_t used, Share share) {
+  const std::int64_t copies = group.plan().replicas;
+  if (share == Share::held || copies <= 1) return {0, used};
+  const std::int64_t replica = rank / group.plan().shard_size;
+  return {used * replica / copies, used * (replica + 1) / copies};
+}
+
+class Collector {
+ public:
+  Collector(const RunState& state, Share share) : state_(state), share_(share) {}
+
+  std::vector<StateTensor> collect() {
+    const auto trainable = state_.engine->trainable_groups();
+    for (const auto& group : state_.engine->groups()) {
+      const auto found = std::find(trainable.begin(), trainable.end(), group.get());
+      if (found != trainable.end())
+        add_trainable(*group, static_cast<std::size_t>(found - trainable.begin()));
+      else
+        add(*group, {"model"}, "", group->shard(), true);
+    }
+    return std::move(tensors_);
+  }
+
+ private:
+  void add_trainable(const FlatGroup& group, std::size_t index) {
+    add(group, {"model"}, "", group.shard(), true);
+    if (state_.ema) add(group, {"ema"}, "", state_.ema->slice(index), true);
+    if (!state_.optimizer) return;
+    for (const optim::StateSlice& slice : state_.optimizer->state_slices(index))
+      add(group, {"optimizer", "state"}, slice.name, slice.values, false);
+    if (const at::Tensor updates = state_.optimizer->updates(index); updates.defined())
+      add_scalar(group, updates);
+  }
+
+  // Calls visit(piece, parameter) for the pieces in this rank's share, cut to it.
+  template <class F>
+  void for_each_piece(const FlatGroup& group, F&& visit) {
+    const std::vector<Piece> pieces = group.pieces();
+    if (pieces.empty()) return;
+    const std::int64_t used = pieces.back().shard_offset + pieces.back().numel;
+    const Elements mine = share_of(group, state_.engine->world().rank(), used, share_);
+    for (Piece piece : pieces) {
+      const std::int64_t begin = std::max(piece.shard_offset, mine.begin);
+      const std::int64_t end = std::min(piece.shard_offset + piece.numel, mine.end);
+      if (begin >= end) continue;
+      piece.first += begin - piece.shard_offset;
+      piece.shard_offset = begin;
+      piece.numel = end - begin;
+      if (wanted(group.parameter(piece.index))) visit(piece, group.parameter(piece.index));
+    }
+  }
+
+  bool wanted(const shard::PlannedParameter& parameter) const {
+    return parameter.trainable || state_.content == Content::full ||
+           state_.frozen_too.contains(parameter.name);
+  }
+
+  void add(const FlatGroup& group, const std::vector<std::string>& above, const std::string& below,
+           const at::Tensor& slice, bool with_other_names) {
+    const at::AutoGradMode grad_off(false);
+    for_each_piece(group, [&](const Piece& piece, const shard::PlannedParameter& parameter) {
+      StateTensor tensor;
+      tensor.path = above;
+      tensor.path.push_back(parameter.name);
+      if (!below.empty()) tensor.path.push_back(below);
+      if (with_other_names)
+        for (const std::string& other : parameter.other_names)
+          tensor.other_names.push_back(str(join(above, "."), ".", other));
+      tensor.shape = parameter.shape;
+      tensor.dtype = nn::file_dtype(slice.scalar_type());
+      tensor.pieces.push_back({piece.first, slice.narrow(0, piece.shard_offset, piece.numel)});
+      tensors_.push_back(std::move(tensor));
+    });
+  }
+
+  // One number for the whole group, in the file once per parameter: whoever writes a parameter's first
+  // element writes it.
+  void add_scalar(const FlatGroup& group, const at::Tensor& updates) {
+    for_each_piece(group, [&](const Piece& piece, const shard::PlannedParameter& parameter) {
+      if (piece.first != 0) return;
+      StateTensor tensor;
+      tensor.path = {"optimizer", "state", parameter.name, "step"};
+      tensor.dtype = nn::file_dtype(updates.scalar_type());
+      tensor.pieces.push_back({0, updates.view({1})});
+      tensors_.push_back(std::move(tensor));
+    });
+  }
+
+  const RunState& state_;
+  Share share_;
+  std::vector<StateTensor> tensors_;
+};
+
+// Settings as Python has them: arrays are tuples.
+pickle::Value setting(const nlohmann::ordered_json& value) {
+  if (value.is_null()) return {};
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (value.is_number()) return value.get<double>();
+  if (value.is_array()) {
+    pickle::Items items;
+    for (const auto& item : value) items.push_back(setting(item));
+    return pickle::tuple(std::move(items));
+  }
+  return value.get<std::string>();
+}
+
+}  // namespace
+
+std::string StateTensor::name() const { return join(path, "."); }
+
+std::vector<StateTensor> state_tensors(const RunState& state, Share share) {
+  return Collector(state, share).collect();
+}
+
+std::vector<StateObject> state_objects(const RunState& state) {
+  std::vector<StateObject> objects;
+  if (!state.optimizer) return objects;
+  const auto groups = state.optimizer->parameter_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const auto add = [&](const std::string& key, pickle::Value value) {
+      objects.push_back(
+          {str("optimizer.param_groups.", g, ".", key),
+           pickle::tuple({"optimizer", "param_groups", static_cast<std::int64_t>(g), key}),
+           std::move(value)});
+    };
+    for (const auto& [key, value] : groups[g].settings.items()) add(key, setting(value));
+    pickle::Items names;
+    for (const std::string& name : groups[g].names) names.emplace_back(name);
+    add("params", pickle::list(std::move(names)));
+  }
+  return objects;
+}
+
+std::string model_digest(const shard::ShardPlan& plan) {
+  std::vector<const shard::PlannedParameter*> sorted;
+  for (const auto& parameter : plan.parameters) sorted.push_back(&parameter);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto* a, const auto* b) { return a->name < b->name; });
+  Hash64 hash;
+  for (const auto* parameter : sorted) {
+    hash.add(parameter->name).add(parameter->shape.size());
+    for (const std::int64_t size : parameter->shape) hash.add(static_cast<std::uint64_t>(size));
+  }
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(hash.value()));
+  return text.data();
+}
+
+}  // namespace floe::checkpoint

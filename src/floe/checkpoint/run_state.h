@@ -1,0 +1,69 @@
+// What a checkpoint consists of, as data: named tensors of which each rank holds some elements.
+//
+// Note [Names in a checkpoint]
+// As torch.distributed.checkpoint.state_dict.get_state_dict has them, so that PyTorch finds what it
+// looks for: `model.NAME`, `optimizer.state.NAME.exp_avg`, `optimizer.param_groups.0.lr`; and
+// `ema.NAME` for averages. NAME is the parameter's in the model.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "floe/checkpoint/checkpoint_config.h"
+#include "floe/core/dtype.h"
+#include "floe/io/pickle_value.h"
+#include "floe/optim/ema.h"
+#include "floe/optim/optimizer.h"
+#include "floe/shard/engine.h"
+
+namespace floe::checkpoint {
+
+struct RunState {
+  shard::Engine* engine = nullptr;
+  optim::Optimizer* optimizer = nullptr;  // null: none
+  optim::Ema* ema = nullptr;              // null: none
+  Content content = Content::trainable;
+  std::set<std::string> frozen_too;  // frozen parameters that belong to the trainable content
+};
+
+// Elements [first, first + values.numel()) of a tensor, row-major; `values` is one-dimensional,
+// contiguous, and the memory that training uses.
+struct StatePiece {
+  std::int64_t first = 0;
+  at::Tensor values;
+};
+
+struct StateTensor {
+  std::vector<std::string> path;         // {"optimizer", "state", "layers.0.weight", "exp_avg"}
+  std::vector<std::string> other_names;  // of a tied parameter: whole flat names
+  std::vector<std::int64_t> shape;
+  DType dtype = DType::f32;
+  std::vector<StatePiece> pieces;
+
+  std::string name() const;  // flat: joined with dots
+};
+
+// A value that is no tensor, equal on all ranks.
+struct StateObject {
+  std::string name;
+  pickle::Value path, value;
+};
+
+// Which elements of its slices a rank is to write.
+enum class Share {
+  part,  // where several ranks hold the same slice, each one a part of it
+  held,  // all that it holds, replica or not
+};
+
+// Tensors of which this rank has nothing to write are left out.
+std::vector<StateTensor> state_tensors(const RunState& state, Share share);
+std::vector<StateObject> state_objects(const RunState& state);
+
+// A digest of the names and shapes of all parameters.
+std::string model_digest(const shard::ShardPlan& plan);
+
+}  // namespace floe::checkpoint

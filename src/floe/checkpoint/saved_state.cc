@@ -1,0 +1,163 @@
+#include "floe/checkpoint/saved_state.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "floe/checkpoint/json_pickle.h"
+#include "floe/checkpoint/trainable_file.h"
+#include "floe/core/error.h"
+#include "floe/io/dcp_directory.h"
+#include "floe/io/open_tensors.h"
+#include "floe/io/renamed_source.h"
+#include "floe/io/torch_file.h"
+#include "floe/io/training_state.h"
+#include "floe/nn/load.h"
+
+namespace floe::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using SourcePtr = std::shared_ptr<const TensorSource>;
+
+constexpr std::string_view kState = ".state.";
+constexpr std::string_view kModule = "module.";  // data parallel wrappers put it before every name
+
+bool is_number(std::string_view text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// The names that the optimizer of a file without names would count: 0, 1, ... over its groups.
+std::vector<std::string> numbered_names(const RunState& run, const ForeignNames& foreign) {
+  std::vector<std::string> names;
+  const auto groups = run.optimizer->parameter_groups();
+  if (foreign.trained.empty()) {
+    for (const auto& group : groups)
+      names.insert(names.end(), group.names.begin(), group.names.end());
+    return names;
+  }
+  for (const auto& group : numbered_tensors(foreign.trained, groups))
+    for (const FileTensor* tensor : group) names.push_back(tensor->name);
+  return names;
+}
+
+class Opening {
+ public:
+  Opening(const std::string& path, const RunState& run, const ForeignNames& foreign)
+      : run_(run), foreign_(foreign) {
+    state_.path = path;
+    if (fs::exists(manifest_path(path))) state_.manifest = read_manifest(manifest_path(path));
+    if (fs::is_directory(path))
+      source_ = std::make_shared<DcpDirectory>(path);
+    else
+      source_ = open_tensors(path);
+    for (const std::string& name : source_->names()) names_.push_back(name);
+  }
+
+  SavedState open() {
+    open_weights();
+    if (run_.optimizer) open_optimizer();
+    for (const char* prefix : {"ema.", "ema_state_dict."})
+      if (Renames below = names_below(*source_, prefix); !below.empty())
+        state_.ema = std::make_shared<RenamedSource>(source_, below);
+    if (state_.manifest) {
+      state_.shared = state_.manifest->shared;
+      state_.step = state_.manifest->step;
+    } else {
+      open_shared();
+    }
+    return std::move(state_);
+  }
+
+ private:
+  // Whether the names in the file are another system's, to be translated.
+  bool translated() const {
+    if (!foreign_.to_model) return false;
+    return !state_.manifest || state_.manifest->layout == Layout::trainable;
+  }
+
+  SourcePtr in_model_names(SourcePtr source) const {
+    return translated() ? foreign_.to_model(std::move(source)) : source;
+  }
+
+  void open_weights() {
+    std::string prefix = weights_prefix(*source_);
+    const std::string module = str(prefix, kModule);
+    if (std::any_of(names_.begin(), names_.end(),
+                    [&](const std::string& name) { return name.starts_with(module); }))
+      prefix = module;
+    Renames below = names_below(*source_, prefix);
+    if (prefix.empty())
+      std::erase_if(below, [](const auto& entry) { return entry.first.starts_with("optim"); });
+    state_.weights = in_model_names(std::make_shared<RenamedSource>(source_, below));
+  }
+
+  // Sorts optimizer….state.NAME.KEY by key.
+  void open_optimizer() {
+    std::map<std::string, Renames> by_key;
+    std::vector<std::string> numbered;
+    for (const std::string& name : names_) {
+      if (!name.starts_with("optim")) continue;
+      const std::size_t state = name.find(kState), dot = name.rfind('.');
+      if (state == std::string::npos || dot <= state + kState.size()) continue;
+      const std::size_t begin = state + kState.size();
+      std::string parameter = name.substr(begin, dot - begin);
+      if (is_number(parameter)) {
+        if (numbered.empty()) numbered = numbered_names(run_, foreign_);
+        std::size_t number = 0;
+        const auto read =
+            std::from_chars(parameter.data(), parameter.data() + parameter.size(), number);
+        require<CheckpointError>(read.ec == std::errc() && number < numbered.size(), "'",
+                                 state_.path, "': the optimizer's state has the parameter number ",
+                                 parameter, ", but this run trains ", numbered.size());
+        parameter = numbered[number];
+      }
+      if (parameter.starts_with(kModule)) parameter.erase(0, kModule.size());
+      by_key[name.substr(dot + 1)][parameter] = name;
+    }
+    for (const auto& [key, names] : by_key) {
+      SourcePtr source = std::make_shared<RenamedSource>(source_, names);
+      // Scalars belong to a whole tensor of the file, whatever parameters it is made of.
+      state_.optimizer[key] = key == "step" ? source : in_model_names(std::move(source));
+    }
+  }
+
+  void open_shared() {
+    state_.shared = nlohmann::json::object();
+    if (const auto* directory = dynamic_cast<const DcpDirectory*>(source_.get())) {
+      for (const char* key : {"epoch", "global_step", "step"})
+        if (directory->has_object(key)) state_.shared[key] = to_json(directory->object(key));
+      const std::string meta = state_.path + "/meta.pt";
+      if (fs::exists(meta)) state_.shared.update(to_json(TorchFile(meta).root()));
+    } else if (const auto* file = dynamic_cast<const TorchFile*>(source_.get())) {
+      for (const auto& [key, value] :
+           file->root().has_entries() ? file->root().entries() : pickle::Entries())
+        if (key.is(pickle::Kind::text) && !value.has_entries())
+          state_.shared[key.text()] = to_json(value);
+    }
+    for (const char* key : {"step", "global_step"})
+      if (state_.shared.contains(key) && state_.shared.at(key).is_number_integer())
+        state_.step = state_.shared.at(key);
+    if (state_.step == 0 && state_.optimizer.contains("step")) {
+      const TensorSource& steps = *state_.optimizer.at("step");
+      for (const std::string& name : steps.names())
+        if (const TensorInfo& info = steps.get(name); info.numel() == 1)
+          state_.step = std::max(state_.step, nn::read_tensor(steps, info).item().toLong());
+    }
+  }
+
+  const RunState& run_;
+  const ForeignNames& foreign_;
+  SourcePtr source_;
+  std::vector<std::string> names_;
+  SavedState state_;
+};
+
+}  // namespace
+
+SavedState open_saved(const std::string& path, const RunState& run, const ForeignNames& foreign) {
+  return Opening(path, run, foreign).open();
+}
+
+}  // namespace floe::checkpoint

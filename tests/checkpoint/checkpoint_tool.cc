@@ -1,0 +1,297 @@
+// A small training run that saves and resumes, for tests from outside: one process per rank.
+//
+//   checkpoint_tool run=DIR steps=10 [key=value ...]
+//
+// Every step has the same global batch at every world size, so that losses can be compared. Rank 0
+// prints one JSON line per step, and one for what was resumed. The way out after a failure is a
+// trainer's: an emergency save, then exit code 1.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "floe/checkpoint/checkpointer.h"
+#include "floe/comm/world.h"
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+#include "floe/models/transformer.h"
+#include "floe/nn/load.h"
+
+namespace floe {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kGlobalBatch = 12;
+
+class Arguments {
+ public:
+  Arguments(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string text = argv[i];
+      const auto equals = text.find('=');
+      require<ConfigError>(equals != std::string::npos, "'", text, "' is not KEY=VALUE");
+      values_[text.substr(0, equals)] = text.substr(equals + 1);
+    }
+  }
+  std::string text(const std::string& key, const std::string& fallback) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? fallback : found->second;
+  }
+  std::int64_t number(const std::string& key, std::int64_t fallback) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? fallback : std::stoll(found->second);
+  }
+  double real(const std::string& key, double fallback) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? fallback : std::stod(found->second);
+  }
+  bool has(const std::string& key) const { return values_.contains(key); }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+template <class E>
+E named(const std::string& text) {
+  for (const auto& [name, value] : enum_names(E{}))
+    if (name == text) return value;
+  throw ConfigError(str("'", text, "' is unknown"));
+}
+
+shard::Strategy strategy_from(const std::string& name) {
+  for (const auto strategy : {shard::Strategy::full_shard, shard::Strategy::shard_grad_op,
+                              shard::Strategy::no_shard, shard::Strategy::hybrid})
+    if (name == shard::name_of(strategy)) return strategy;
+  throw ConfigError(str("'", name, "' is no strategy"));
+}
+
+// Where a rank is to fail: "forward:3:1" is in the forward of the update number 3 of rank 1.
+struct Failure {
+  std::string place;
+  std::int64_t step = -1;
+  int rank = -1;
+  static Failure parse(const std::string& text) {
+    Failure failure;
+    const auto a = text.find(':'), b = text.rfind(':');
+    if (text.empty()) return failure;
+    failure.place = text.substr(0, a);
+    failure.step = std::stoll(text.substr(a + 1, b - a - 1));
+    failure.rank = std::stoi(text.substr(b + 1));
+    return failure;
+  }
+};
+
+class Run {
+ public:
+  explicit Run(const Arguments& arguments) : arguments_(arguments) {
+    comm::WorldOptions options;
+    options.device = c10::Device(c10::kCPU);
+    options.backend = comm::Backend::gloo;
+    options.timeout = std::chrono::seconds(arguments.number("timeout", 60));
+    options.rendezvous = comm::find_rendezvous({}, comm::process_environment());
+    world = comm::World::join(options);
+    failure_ = Failure::parse(arguments.text("fail", ""));
+    size_ = {.vocab = 61,
+             .dim = arguments.number("dim", 24),
+             .layers = static_cast<int>(arguments.number("layers", 3)),
+             .heads = 3,
+             .context = 12,
+             .tied = arguments.number("tied", 0) != 0,
+             .adapter = 5};
+    model = std::make_shared<models::Transformer>(size_);
+    shard::ShardOptions sharding;
+    sharding.world = world;
+    sharding.strategy = strategy_from(arguments.text("strategy", "full_shard"));
+    sharding.hybrid_shard_size = static_cast<int>(arguments.number("hybrid", 2));
+    sharding.seed = static_cast<std::uint64_t>(arguments.number("seed", 7));
+    if (arguments.has("trainable")) sharding.trainable = {{arguments.text("trainable", "")}};
+    if (arguments.number("mixed", 0)) {
+      sharding.mixed_precision.param = at::kBFloat16;
+      sharding.mixed_precision.reduce = at::kFloat;
+    }
+    engine = shard::fully_shard(
+        model, {.units = {arguments.text("units", "DecoderLayer")}, .lone_unit_numel = 1000},
+        sharding);
+    if (arguments.text("optimizer", "adamw") == "sgd")
+      optimizer =
+          std::make_unique<optim::Sgd>(*engine, optim::SgdOptions{0.9, {0.05, {"*weight"}}});
+    else
+      optimizer = std::make_unique<optim::AdamW>(
+          *engine, optim::AdamWOptions{0.9, 0.99, 1e-8, {0.1, {"*weight"}}});
+    if (arguments.has("ema")) ema = std::make_unique<optim::Ema>(*engine, arguments.real("ema", 0));
+    checkpoint::CheckpointerOptions saving;
+    saving.config.state_dict_type = named<checkpoint::Layout>(arguments.text("layout", "sharded"));
+    saving.config.content = named<checkpoint::Content>(arguments.text("content", "trainable"));
+    saving.config.async = arguments.number("async", 0) != 0;
+    saving.config.keep = arguments.number("keep", 2);
+    saving.config.on_exception = arguments.number("on_exception", 1) != 0;
+    saving.config.on_failure = named<checkpoint::OnFailure>(arguments.text("on_failure", "stop"));
+    if (arguments.has("keep_best"))
+      saving.config.keep_best = {"loss", arguments.number("keep_best", 0),
+                                 checkpoint::Better::lower};
+    saving.run_folder = arguments.text("run", ".");
+    saving.engine = engine.get();
+    saving.optimizer = optimizer.get();
+    saving.ema = ema.get();
+    if (arguments.has("base")) saving.bases = {{"base", arguments.text("base", "")}};
+    checkpoints = std::make_unique<checkpoint::Checkpointer>(saving);
+  }
+
+  void train() {
+    if (const auto restored = checkpoints->resume(arguments_.text("resume", "auto"))) {
+      step = restored->step;
+      print({{"resumed", restored->step},
+             {"path", restored->path},
+             {"emergency", restored->emergency},
+             {"optimizer", restored->has_optimizer},
+             {"shared", restored->shared},
+             {"ranks", restored->ranks},
+             {"passed_over", restored->passed_over}});
+      if (arguments_.has("dump_loaded")) dump(arguments_.text("dump_loaded", ""));
+    }
+    const std::int64_t steps = arguments_.number("steps", 4);
+    const std::int64_t every = arguments_.number("save_every", 0);
+    while (step < steps) {
+      begin_of_step = rank_state();
+      train_step();
+      if (every > 0 && step % every == 0) {
+        const bool good = checkpoints->save(step, shared_state(), rank_state(), {{"loss", loss_}});
+        if (!good) print({{"save_failed", step}});
+      }
+    }
+    if (!checkpoints->wait()) print({{"save_failed", step}});
+    if (arguments_.has("dump")) dump(arguments_.text("dump", ""));
+    print({{"stolen_s", checkpoints->stolen_s()}});
+  }
+
+  json shared_state() const {
+    return {{"epoch", step / 4},
+            {"step", step},
+            {"config", {{"lr", 3e-3}, {"name", "tool"}}},
+            {"schedule", {{"last_epoch", step}, {"base_lrs", {3e-3, 3e-3}}}}};
+  }
+  json rank_state() const { return {{"rank", world->rank()}, {"next_batch", step}}; }
+
+  std::shared_ptr<comm::World> world;
+  std::shared_ptr<models::Transformer> model;
+  std::shared_ptr<shard::Engine> engine;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::unique_ptr<optim::Ema> ema;
+  std::unique_ptr<checkpoint::Checkpointer> checkpoints;
+  std::int64_t step = 0;
+  json begin_of_step;
+
+ private:
+  void print(const json& line) const {
+    if (world->rank() == 0) std::cout << line.dump() << std::endl;
+  }
+
+  void fail_if(const char* place) const {
+    if (failure_.step != step + 1 || failure_.rank != world->rank()) return;
+    if (failure_.place == "die" && std::string(place) == "forward") ::kill(::getpid(), SIGKILL);
+    if (failure_.place == place) throw std::runtime_error(str("told to fail in ", place));
+  }
+
+  void train_step() {
+    fail_if("data");
+    auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 + step));
+    const at::Tensor all =
+        at::randint(0, size_.vocab, {kGlobalBatch, size_.context}, generator, at::kLong);
+    const int mine = kGlobalBatch / world->size();
+    const at::Tensor ids = all.narrow(0, world->rank() * mine, mine);
+    at::Tensor loss = models::next_token_loss(nn::call(*model, ids), ids);
+    fail_if("forward");
+    if (failure_.place == "backward" && failure_.step == step + 1 && failure_.rank == world->rank())
+      loss.register_hook(
+          [](const at::Tensor&) { throw std::runtime_error("told to fail in backward"); });
+    loss.backward();
+    const double own = loss.item<double>();
+    const auto agreement = engine->agree(true, std::array{own});
+    loss_ = agreement.sums[0] / world->size();
+    fail_if("before update");
+    {
+      const auto updating = checkpoints->updating();
+      optimizer->step(3e-3);
+      fail_if("update");
+      if (ema) ema->update();
+    }
+    engine->clear_gradients();
+    step += 1;
+    print({{"step", step}, {"loss", loss_}, {"norm", agreement.gradient_norm}});
+  }
+
+  // The slices as they are, with what they are of: bytes that went through nothing.
+  void dump(const std::string& prefix) const {
+    json index = json::array();
+    std::ofstream data(str(prefix, ".", world->rank(), ".bin"), std::ios::binary);
+    std::int64_t at = 0;
+    const auto add = [&](const shard::FlatGroup& group, const std::string& kind,
+                         const at::Tensor& slice) {
+      const at::Tensor floats = slice.to(at::kFloat).contiguous();
+      for (const shard::Piece& piece : group.pieces()) {
+        const auto& parameter = group.parameter(piece.index);
+        const auto number = &parameter - engine->plan().parameters.data();
+        index.push_back({{"kind", kind},
+                         {"name", parameter.name},
+                         {"shape", parameter.shape},
+                         {"number", number},
+                         {"first", piece.first},
+                         {"numel", piece.numel},
+                         {"at", at}});
+        data.write(
+            reinterpret_cast<const char*>(floats.const_data_ptr<float>() + piece.shard_offset),
+            piece.numel * 4);
+        at += piece.numel;
+      }
+    };
+    for (const auto& group : engine->groups()) add(*group, "model", group->shard());
+    const auto groups = engine->trainable_groups();
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      for (const auto& slice : optimizer->state_slices(g))
+        add(*groups[g], slice.name, slice.values);
+      if (ema) add(*groups[g], "ema", ema->slice(g));
+      if (const at::Tensor updates = optimizer->updates(g); updates.defined())
+        for (const shard::Piece& piece : groups[g]->pieces())
+          index.push_back({{"kind", "step"},
+                           {"name", groups[g]->parameter(piece.index).name},
+                           {"value", updates.item<double>()}});
+    }
+    std::ofstream(str(prefix, ".", world->rank(), ".json")) << index.dump();
+  }
+
+  const Arguments& arguments_;
+  models::TransformerSize size_;
+  Failure failure_;
+  double loss_ = 0;
+};
+
+int main_of(int argc, char** argv) {
+  try {
+    const Arguments arguments(argc, argv);
+    Run run(arguments);
+    try {
+      run.train();
+    } catch (const std::exception& e) {
+      log::error(e.what());
+      run.world->announce_failure(e.what());
+      run.checkpoints->emergency(run.step, run.shared_state(), run.begin_of_step);
+      std::quick_exit(1);
+    }
+    return 0;
+  } catch (const std::exception& e) {
+    log::error(e.what());
+    std::quick_exit(2);
+  }
+}
+
+}  // namespace
+}  // namespace floe
+
+int main(int argc, char** argv) { return floe::main_of(argc, argv); }

@@ -1,0 +1,178 @@
+"""Whatever happens during a save, the last good checkpoint is there and a run continues from it with
+the losses of one that was never broken."""
+
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import tempfile
+import time
+
+import pytest
+import runs
+
+BOTH = ["writing", "data written", "all written"]
+FIRST = ["folder made", "meta written", "manifest written", "metadata written", "renamed", "link made", "linked",
+         "removing"]
+FILE = ["file written", "manifest of file written", "renamed"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    return runs.run(2, run=tmp_path_factory.mktemp("unbroken"), steps=12).losses
+
+
+def folder_of(run):
+    return pathlib.Path(run) / "checkpoints"
+
+
+def leftovers(run):
+    return [path.name for path in folder_of(run).iterdir() if ".tmp" in path.name]
+
+
+def points():
+    for point in BOTH:
+        for rank in (0, 1):
+            yield point, rank, "sharded"
+    for point in FIRST:
+        yield point, 0, "sharded"
+    for point in FILE:
+        yield point, 0, "full"
+
+
+@pytest.mark.parametrize("asynchronous", [0, 1], ids=["sync", "async"])
+@pytest.mark.parametrize("point, rank, layout", list(points()))
+def test_killed_at_every_point_of_the_commit(point, rank, layout, asynchronous, unbroken, tmp_path):
+    kind = {"run": tmp_path, "layout": layout, "async": asynchronous, "keep": 1}
+    runs.run(2, steps=2, save_every=2, **kind)
+    environment = {"FLOE_TEST_STOP_AT": f"{point}@{rank}"}
+    killed = runs.Ranks(2, environment, steps=4, save_every=2, **kind).end_together().wait()
+    assert killed.codes[rank] == -signal.SIGKILL, killed.log
+    again = runs.run(2, steps=8, save_every=2, **kind)
+    committed = point in ("renamed", "link made", "linked", "removing")
+    if (point, rank) != ("all written", 1):  # then rank 0 needs nobody any more and may finish
+        assert again.resumed["resumed"] == (4 if committed else 2)
+    assert again.losses == {s: loss for s, loss in unbroken.items() if again.resumed["resumed"] < s <= 8}
+    assert not leftovers(tmp_path)
+    assert os.readlink(folder_of(tmp_path) / "last") == ("step_8" if layout == "sharded" else "step_8.pt")
+
+
+def test_a_rank_that_never_comes_ends_the_save(tmp_path):
+    """Without a launcher that kills the others: they notice themselves."""
+    begin = time.time()
+    killed = runs.Ranks(2, {"FLOE_TEST_STOP_AT": "data written@1"}, run=tmp_path, steps=2, save_every=2,
+                        timeout=5).wait(60)
+    assert killed.codes == [1, -signal.SIGKILL] and time.time() - begin < 30
+    assert "rank 1 did not come to the save of step 2" in killed.log
+    killed = runs.Ranks(2, {"FLOE_TEST_STOP_AT": "meta written@0"}, run=tmp_path, steps=2, save_every=2,
+                        timeout=60).wait(60)
+    assert killed.codes == [-signal.SIGKILL, 1] and "rank 0 must have ended" in killed.log
+
+
+def kill_at_random(tmp_path, kills, seed):
+    generator = random.Random(seed)
+    kind = {"run": tmp_path, "save_every": 3, "ema": 0.9}
+    saved, losses, resumed_at = 0, {}, []
+    for turn in range(kills):
+        way = {"async": generator.randrange(2), "layout": generator.choice(["sharded", "sharded", "full"])}
+        ranks = runs.Ranks(2, steps=10**6, **kind, **way)
+        time.sleep(generator.uniform(0.2, 2.0))
+        generator.choice(ranks.processes).kill()
+        time.sleep(generator.choice([0, 0.05, 0.3]))
+        for process in ranks.processes:
+            process.kill()
+        ranks.wait()
+        if ranks.resumed:
+            resumed_at.append(ranks.resumed["resumed"])
+            assert ranks.resumed["resumed"] >= saved, "a finished save was lost"
+        elif ranks.losses:
+            assert saved == 0, ranks.log
+        for step, loss in ranks.losses.items():
+            assert losses.setdefault(step, loss) == loss, "a loss differs from the first time"
+        committed = [int(step) for step in re.findall(r"saved step (\d+) to", ranks.log)]
+        saved = max([saved, *committed])
+    assert saved > 0 and len(resumed_at) > kills / 3
+    end = runs.run(2, steps=saved + 7, **kind)
+    whole = runs.run(2, run=tmp_path / "whole", steps=saved + 7, ema=0.9, timeout=600).losses
+    losses.update(end.losses)
+    assert all(whole[step] == loss for step, loss in losses.items() if step in whole)
+    assert not leftovers(tmp_path)
+
+
+def test_ten_kills(tmp_path):
+    kill_at_random(tmp_path, 10, 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_two_hundred_kills(tmp_path):
+    kill_at_random(tmp_path, 200, 2)
+
+
+# ---- disks ----
+
+
+def limited(kilobytes):
+    """Files cannot grow beyond this: the disk is full."""
+    return ["bash", "-c", f'trap "" XFSZ; ulimit -f {kilobytes}; exec "$@"', "--"]
+
+
+@pytest.mark.parametrize("layout", ["sharded", "full", "trainable"])
+@pytest.mark.parametrize("asynchronous", [0, 1], ids=["sync", "async"])
+def test_full_disk(layout, asynchronous, unbroken, tmp_path):
+    kind = {"run": tmp_path, "layout": layout, "async": asynchronous}
+    runs.run(2, steps=2, save_every=2, **kind)
+    before = sorted(path.name for path in folder_of(tmp_path).iterdir())
+    full = runs.Ranks(2, prefix=limited(64), steps=6, save_every=2, on_exception=0, **kind).wait()
+    assert full.codes == [1, 1], full.log
+    assert "the save of step 4 failed, older checkpoints are as they were" in full.log and "File too large" in full.log
+    assert sorted(path.name for path in folder_of(tmp_path).iterdir()) == before
+    on = runs.Ranks(2, prefix=limited(64), steps=8, save_every=2, on_failure="continue", **kind).wait()
+    assert on.codes == [0, 0], on.log
+    assert [line["save_failed"] for line in on.lines if "save_failed" in line] != []
+    assert on.losses == {s: loss for s, loss in unbroken.items() if 2 < s <= 8}
+    assert sorted(path.name for path in folder_of(tmp_path).iterdir()) == before
+    assert runs.run(2, steps=12, **kind).losses == {s: loss for s, loss in unbroken.items() if s > 2}
+
+
+def test_folder_that_cannot_be_written():
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="floe-read-only-"))
+    try:
+        folder.chmod(0o755)
+        runs.run(2, run=folder, steps=2, save_every=2)
+        for path in [folder, *folder.rglob("*")]:
+            if not path.is_symlink():
+                path.chmod(0o555 if path.is_dir() else 0o444)
+        # Root may write everywhere; nobody may not.
+        prefix = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+        refused = runs.Ranks(2, prefix=prefix, run=folder, steps=4, save_every=2).wait()
+        assert refused.codes == [1, 1] and "Permission denied" in refused.log, refused.log
+        assert refused.resumed["resumed"] == 2
+        assert not leftovers(folder)
+    finally:
+        for path in [folder, *folder.rglob("*")]:
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+# ---- what stays ----
+
+
+def test_keep_and_keep_best(tmp_path):
+    run = runs.run(2, run=tmp_path, steps=9, save_every=1, keep=2, keep_best=2)
+    best = sorted(run.losses, key=run.losses.get)[:2]
+    kept = {path.name for path in folder_of(tmp_path).iterdir()}
+    assert kept == {"last", "step_8", "step_9", *(f"step_{step}" for step in best)}
+
+
+def test_asynchronous_saves_end_in_order(tmp_path, unbroken):
+    run = runs.run(2, run=tmp_path, steps=9, save_every=1, keep=9, **{"async": 1})
+    saved = [int(step) for step in re.findall(r"saved step (\d+) to", run.log)]
+    assert saved == list(range(1, 10))
+    # Every one holds the step it was made for, though training went on while it was written.
+    for step in (1, 5, 8):
+        again = runs.run(2, run=tmp_path / "other", steps=9, resume=folder_of(tmp_path) / f"step_{step}")
+        assert again.losses == {s: loss for s, loss in unbroken.items() if step < s <= 9}
