@@ -1,0 +1,19 @@
+// The parts of the report, each as HTML; empty where a run has nothing to show.
+#pragma once
+
+#include <string>
+
+#include "floe/report/run_folder.h"
+
+namespace floe::report {
+
+std::string summary_section(const RunFolder& run);
+std::string curve_sections(const RunFolder& run);
+std::string memory_section(const RunFolder& run);
+std::string unit_section(const RunFolder& run);
+std::string time_section(const RunFolder& run);
+std::string settings_section(const RunFolder& run);
+std::string log_section(const RunFolder& run);
+std::string problem_section(const RunFolder& run);
+
+}  // namespace floe::report

@@ -1,0 +1,136 @@
+// The loggers and the progress line; what other systems make of the files is tested by the judges.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "floe/core/error.h"
+#include "floe/metrics/flat_config.h"
+#include "floe/metrics/jsonl_logger.h"
+#include "floe/metrics/jsonl_reader.h"
+#include "floe/metrics/number_text.h"
+#include "floe/metrics/progress.h"
+#include "tests/io/scratch.h"
+
+namespace floe::metrics {
+namespace {
+
+TEST(NumberText, ShortAndExact) {
+  EXPECT_EQ(number_text(0.1), "0.1");
+  EXPECT_EQ(number_text(0.001), "0.001");
+  EXPECT_EQ(number_text(1e-4), "1e-04");
+  EXPECT_EQ(number_text(100000), "100000");
+  EXPECT_EQ(number_text(-3), "-3");
+  EXPECT_EQ(number_text(1e22), "1e+22");
+  EXPECT_EQ(number_text(std::numeric_limits<double>::denorm_min()), "5e-324");
+  EXPECT_EQ(number_text(NAN), "NaN");
+  EXPECT_EQ(number_text(-INFINITY), "-Infinity");
+}
+
+TEST(JsonLine, StepFirstThenValuesInOrder) {
+  const Record record{
+      .step = 3, .time_s = 1.5, .values = {{"z", 1}, {"a\"", 2.5}}, .texts = {{"t", "x\n"}}};
+  EXPECT_EQ(json_line(record), "{\"step\":3,\"time\":1.5,\"z\":1,\"a\\\"\":2.5,\"t\":\"x\\n\"}\n");
+}
+
+TEST(JsonLine, WhatIsNotFiniteIsNullAndNamed) {
+  EXPECT_EQ(json_line({.step = 1, .values = {{"a", NAN}, {"b", 1}, {"c", INFINITY}}}),
+            "{\"step\":1,\"time\":0,\"a\":null,\"b\":1,\"c\":null,"
+            "\"not_finite\":{\"a\":\"NaN\",\"c\":\"Infinity\"}}\n");
+}
+
+std::string trimmed(const std::string& text, std::int64_t last_step) {
+  test::Scratch scratch;
+  const std::string path = scratch.write("metrics.jsonl", text);
+  trim_jsonl(path, last_step);
+  return scratch.read("metrics.jsonl");
+}
+
+TEST(Trim, LaterStepsLeave) {
+  EXPECT_EQ(trimmed("{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n", 2),
+            "{\"step\":1}\n{\"step\":2}\n");
+  EXPECT_EQ(trimmed("{\"step\":1}\n{\"step\":2}\n", 2), "{\"step\":1}\n{\"step\":2}\n");
+  EXPECT_EQ(trimmed("{\"step\":1}\n", 0), "");
+  EXPECT_EQ(trimmed("", 5), "");
+}
+
+TEST(Trim, EveryStepOnceAndInOrder) {
+  EXPECT_EQ(trimmed("{\"step\":1,\"a\":1}\n{\"step\":1,\"a\":2}\n{\"step\":4}\n{\"step\":2}\n", 9),
+            "{\"step\":1,\"a\":1}\n{\"step\":4}\n");
+}
+
+TEST(Trim, CutAnywhereLeavesWholeLines) {
+  const std::string whole = "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":2.25}\n";
+  const std::size_t first = whole.find('\n') + 1;
+  for (std::size_t size = 0; size <= whole.size(); ++size) {
+    const std::string kept =
+        size < first ? "" : whole.substr(0, size < whole.size() ? first : size);
+    EXPECT_EQ(trimmed(whole.substr(0, size), 9), kept) << size;
+  }
+}
+
+TEST(JsonlReader, SaysWhatIsWrongWithALine) {
+  test::Scratch scratch;
+  const std::string deep =
+      "{\"step\":1,\"a\":" + std::string(50'000, '[') + std::string(50'000, ']') + "}";
+  const std::string path =
+      scratch.write("m", "{\"step\":1}\n[]\n{\"a\":1}\n{\"step\":1.5}\n" + deep + "\n\n" +
+                             std::string(3 << 20, 'x') + "\n{\"step\":2}\n{\"step\":3}");
+  JsonlReader reader(path);
+  std::vector<std::string> problems;
+  for (JsonLine line; reader.next(line);) problems.push_back(line.problem);
+  EXPECT_EQ(problems,
+            (std::vector<std::string>{"", "not a JSON object", "without an integer 'step'",
+                                      "without an integer 'step'", "nested deeper than 8 levels",
+                                      "not a JSON object", "longer than 1048576 bytes", "",
+                                      "torn off: it has no newline at its end"}));
+}
+
+TEST(FlatConfig, DottedNamesAndWholeLists) {
+  const auto settings =
+      flat_config({{"a", {{"b", 1}, {"c", {1, 2}}}}, {"d", nlohmann::json::object()}});
+  ASSERT_EQ(settings.size(), 3);
+  EXPECT_EQ(settings[0].first, "a.b");
+  EXPECT_EQ(settings[1].second.dump(), "[1,2]");
+  EXPECT_EQ(settings[2].first, "d");
+  EXPECT_TRUE(flat_config(nullptr).empty());
+}
+
+TEST(OpenLogger, RunsWithoutSettings) {
+  test::Scratch scratch;
+  const auto logger = open_logger({.name = "n", .folder = scratch.path("deep/run")});
+  logger->write({.step = 0, .time_s = 1, .values = {{"val_loss", 1}}});
+  logger->write({.step = 1, .time_s = 2, .values = {{"loss", 1}}});
+  EXPECT_THROW(logger->write({.step = 1}), Error);
+  logger->finish(0);
+  EXPECT_EQ(scratch.read("deep/run/metrics.jsonl"),
+            "{\"step\":0,\"time\":1,\"val_loss\":1}\n{\"step\":1,\"time\":2,\"loss\":1}\n");
+}
+
+TEST(Duration, InWords) {
+  EXPECT_EQ(format_duration(4.9), "4 s");
+  EXPECT_EQ(format_duration(250), "4 min 10 s");
+  EXPECT_EQ(format_duration(7500), "2 h 05 min");
+  EXPECT_EQ(format_duration(90000), "1 d 1 h");
+  EXPECT_EQ(format_duration(-3), "0 s");
+}
+
+TEST(ProgressText, PartsLeaveFromTheEnd) {
+  const Progress progress{.step = 120,
+                          .losses = {{"loss_laion", 2.45123}, {"loss_mmc4", NAN}},
+                          .tokens_per_second = 48123,
+                          .samples_per_second_per_gpu = {{"laion", 12.345}},
+                          .memory_bytes = 3LL << 30,
+                          .skipped = 2};
+  EXPECT_EQ(progress_text(progress, 1000, 250, 0),
+            "step 120/1000  4 min 10 s left  loss_laion 2.4512  loss_mmc4 nan  48.1k tokens/s  "
+            "laion 12.3 samples/s per GPU  memory 3.00 GiB  2 batches skipped");
+  EXPECT_EQ(progress_text(progress, 1000, 250, 60),
+            "step 120/1000  4 min 10 s left  loss_laion 2.4512");
+  EXPECT_EQ(progress_text(progress, 1000, NAN, 20), "step 120/1000");
+  EXPECT_EQ(progress_text(progress, 1000, NAN, 3), "");
+  EXPECT_EQ(progress_text({.step = 5}, 5, 3, 0), "step 5/5");
+}
+
+}  // namespace
+}  // namespace floe::metrics
