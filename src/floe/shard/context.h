@@ -31,15 +31,30 @@ struct Context {
   SideStream side;
   Ledger ledger;
   Phase phase = Phase::idle;
+  bool measure_gradients = false;          // see Engine::measure_local_gradients
+  std::vector<at::Tensor> gradient_norms;  // of what this rank gave to reductions
   std::vector<Observer*> observers;
   // Whether the rest of the pass will ask for a buffer of that size.
   std::function<bool(std::int64_t bytes)> parameter_buffer_ahead, gradient_buffer_ahead;
 
+  // The phase is filled in here.
+  void tell(Event event) const {
+    if (observers.empty()) return;
+    event.phase = phase;
+    for (Observer* observer : observers) observer->on(event);
+  }
   void tell(Event::Kind kind, std::string_view unit, std::string_view group, std::int64_t bytes,
             double seconds = 0) const {
-    if (observers.empty()) return;
-    const Event event{kind, phase, unit, group, bytes, seconds};
-    for (Observer* observer : observers) observer->on(event);
+    tell({.kind = kind, .unit = unit, .group = group, .bytes = bytes, .seconds = seconds});
+  }
+  // Of a collective that works on this tensor.
+  void tell(Event::Kind kind, std::string_view unit, std::string_view group,
+            const at::Tensor& tensor) const {
+    tell({.kind = kind,
+          .unit = unit,
+          .group = group,
+          .bytes = static_cast<std::int64_t>(tensor.nbytes()),
+          .dtype = tensor.scalar_type()});
   }
 };
 

@@ -146,11 +146,15 @@ void Engine::visit(Unit& unit, Step::Kind kind, std::uint64_t groups) {
     if (context_.phase != Phase::backward) context_.phase = Phase::forward;
   }
   schedule_.record({unit.id(), kind, groups});
+  context_.tell(
+      kind == Step::Kind::forward ? Event::Kind::begin_forward : Event::Kind::begin_backward,
+      unit.label(), "", 0);
   unit.gather(groups);
   prefetch();
 }
 
 void Engine::left(Unit& unit) {
+  context_.tell(Event::Kind::end_forward, unit.label(), "", 0);
   schedule_.record({unit.id(), Step::Kind::leave, 0});
   forward_depth_ -= 1;
   if (forward_depth_ > 0 || context_.phase == Phase::backward) return;
@@ -290,6 +294,18 @@ void Engine::finish_backward() {
 
 // ---- between steps ----
 
+void Engine::measure_local_gradients(bool on) {
+  context_.measure_gradients = on;
+  context_.gradient_norms.clear();
+}
+
+double Engine::take_local_square() {
+  if (context_.gradient_norms.empty()) return 0;
+  const at::Tensor norms = at::stack(context_.gradient_norms);
+  context_.gradient_norms.clear();
+  return norms.square().sum().item<double>();
+}
+
 Agreement Engine::agree(bool locally_finite, std::span<const double> values) {
   const at::AutoGradMode grad_off(false);
   std::vector<at::Tensor> norms;
@@ -404,6 +420,11 @@ MemoryInUse Engine::memory() const {
   memory.gradient_pool_held = context_.gradient_pool.held_bytes();
   memory.gradient_pool_peak = context_.gradient_pool.peak_bytes();
   return memory;
+}
+
+void Engine::reset_memory_peaks() {
+  context_.pool.reset_peak();
+  context_.gradient_pool.reset_peak();
 }
 
 }  // namespace floe::shard

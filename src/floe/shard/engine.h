@@ -38,7 +38,7 @@ struct Agreement {
   std::vector<double> sums;  // of what each rank passed along
 };
 
-// Bytes that this rank holds now, by owner.
+// Bytes that this rank holds now, by owner; peaks are those since Engine::reset_memory_peaks.
 struct MemoryInUse {
   std::int64_t trainable_shards = 0, frozen_shards = 0, gradient_shards = 0;
   std::int64_t pool_held = 0, pool_used = 0, pool_peak = 0;
@@ -70,6 +70,11 @@ class Engine {
   // ranks of `values`, in one small all-reduce. Throws ShardError on all ranks when they have issued
   // different collectives since the start (see Note [Agreement on order]).
   Agreement agree(bool locally_finite = true, std::span<const double> values = {});
+  // From now on, or no longer: the squared norm of this rank's own gradients, before any reduction, is
+  // kept for take_local_square. Costs a pass over the gradients of each backward.
+  void measure_local_gradients(bool on);
+  // Of all reductions since the last call; waits for the device.
+  double take_local_square();
   // Multiplies every gradient slice.
   void scale_gradients(double factor);
   // Forgets all gradients; the next backward starts anew.
@@ -96,6 +101,7 @@ class Engine {
   void remove_observer(Observer* observer);
 
   MemoryInUse memory() const;
+  void reset_memory_peaks();
 
  private:
   friend class Unit;

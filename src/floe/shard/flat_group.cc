@@ -109,8 +109,7 @@ void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
   state_ = State::gathering;
   if (plan_.shard_size > 1) {
     context_.ledger.add("gather", id_, plan_.name, plan_.gathered_bytes());
-    context_.tell(ahead ? Event::Kind::prefetch : Event::Kind::gather, unit, plan_.name,
-                  plan_.gathered_bytes());
+    context_.tell(ahead ? Event::Kind::prefetch : Event::Kind::gather, unit, plan_.name, flat_);
   }
   gather_ = context_.side.run([&]() -> comm::Work {
     const std::int64_t numel = plan_.layout.shard_numel();
@@ -127,6 +126,7 @@ void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
 
 void FlatGroup::finish_gather(std::string_view unit) {
   if (state_ != State::gathering) return;
+  if (plan_.shard_size > 1) context_.tell(Event::Kind::begin_wait, unit, plan_.name, 0);
   const Stopwatch watch;
   gather_.wait();
   state_ = State::whole;
@@ -289,6 +289,8 @@ void FlatGroup::begin_reduce() {
   for (std::size_t i = 0; i < filled_.size(); ++i)
     if (!filled_[i]) unreduced_.narrow(0, plan_.layout.offset(i), plan_.layout.numel(i)).zero_();
   filled_.assign(filled_.size(), true);
+  if (context_.measure_gradients)
+    context_.gradient_norms.push_back(at::linalg_vector_norm(unreduced_, 2).to(at::kDouble));
   // Alone, the buffer is the gradient: further micro-steps add to it.
   if (plan_.shard_size == 1 && plan_.replicas == 1 && gradient_in_place()) return;
 
@@ -297,7 +299,7 @@ void FlatGroup::begin_reduce() {
       plan_.layout.shard_numel() * static_cast<std::int64_t>(c10::elementSize(plan_.reduce_dtype));
   if (sliced) {
     context_.ledger.add("reduce-scatter", id_, plan_.name, plan_.gradient_bytes());
-    context_.tell(Event::Kind::reduce, "", plan_.name, plan_.gradient_bytes());
+    context_.tell(Event::Kind::reduce, "", plan_.name, unreduced_);
     const bool straight = !gradient_.defined() && plan_.reduce_dtype == plan_.storage_dtype &&
                           shard_.device() == context_.device;
     reduced_ = at::empty({plan_.layout.shard_numel()}, unreduced_.options());
@@ -307,8 +309,7 @@ void FlatGroup::begin_reduce() {
   }
   if (plan_.replicas > 1) {
     context_.ledger.add("all-reduce", id_, plan_.name, slice_bytes);
-    context_.tell(sliced ? Event::Kind::replicate : Event::Kind::reduce, "", plan_.name,
-                  slice_bytes);
+    context_.tell(sliced ? Event::Kind::replicate : Event::Kind::reduce, "", plan_.name, reduced_);
   }
   reduction_ = context_.side.run([&]() -> comm::Work {
     comm::Work work;
@@ -325,6 +326,7 @@ void FlatGroup::begin_reduce() {
 void FlatGroup::finish_reduce() {
   if (!reduction_.pending()) return;
   const at::AutoGradMode grad_off(false);
+  context_.tell(Event::Kind::begin_wait, "", plan_.name, 0);
   const Stopwatch watch;
   reduction_.wait();
   context_.tell(Event::Kind::wait, "", plan_.name, 0, watch.seconds());

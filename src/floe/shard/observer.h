@@ -1,6 +1,8 @@
 // What the engine does, as it does it: for diagnostics, tests and traces.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <string_view>
 
@@ -10,23 +12,31 @@ enum class Phase { idle, forward, backward };
 
 struct Event {
   enum class Kind {
-    gather,     // an all-gather was issued
-    prefetch,   // the same, ahead of use
-    wait,       // the computation waited for a gather or a reduction; see `seconds`
-    release,    // gathered memory went back to the pool
-    keep,       // a unit stays gathered from its forward to its backward
-    reduce,     // a reduce-scatter (or, without slices, an all-reduce) was issued
-    replicate,  // an all-reduce over copies was issued (hybrid)
-    agree,      // the one small all-reduce of a step
+    gather,          // an all-gather was issued
+    prefetch,        // the same, ahead of use
+    begin_wait,      // the computation needs a gather or a reduction now
+    wait,            // it waited for it; see `seconds`
+    release,         // gathered memory went back to the pool
+    keep,            // a unit stays gathered from its forward to its backward
+    reduce,          // a reduce-scatter (or, without slices, an all-reduce) was issued
+    replicate,       // an all-reduce over copies was issued (hybrid)
+    agree,           // the one small all-reduce of a step
+    begin_forward,   // of a unit, before it is gathered; in phase backward: runs again
+    end_forward,     // it has computed and is released, unless kept
+    begin_backward,  // of a unit, before what its backward reads is gathered
+    end_backward,    // the gradients of its inputs are complete
   };
   Kind kind = Kind::gather;
   Phase phase = Phase::idle;
-  std::string_view unit, group;
-  std::int64_t bytes = 0;
-  double seconds = 0;
+  std::string_view unit,
+      group;               // the unit is empty for reductions, the group for forward and backward
+  std::int64_t bytes = 0;  // of the tensor that the collective works on
+  double seconds = 0;      // of the host
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // of the collective's tensors
 };
 
-// Called on the thread that runs the model; must not call back into the engine.
+// Called on the thread that runs the model; must not call back into the engine, except to read
+// Engine::memory and to reset its peaks.
 class Observer {
  public:
   virtual ~Observer() = default;

@@ -10,6 +10,7 @@
 #include "floe/core/error.h"
 #include "floe/core/names.h"
 #include "floe/nn/module.h"
+#include "floe/shard/policy_entry.h"
 #include "floe/shard/residency.h"
 
 namespace floe::shard {
@@ -36,21 +37,13 @@ std::vector<Place> places_of(torch::nn::Module& root) {
   return places;
 }
 
-bool is_pattern(const std::string& entry) {
-  return entry.find_first_of(".*?[") != std::string::npos;
-}
-
-bool matches(const std::string& entry, const std::string& name, const torch::nn::Module& module) {
-  if (is_pattern(entry)) return glob_match(entry, name);
-  return nn::class_name(module) == entry || name == entry;
-}
-
 // Modules (never the root) that an entry of a policy names; none is an error with near names.
 std::vector<const Place*> select(const std::vector<Place>& places, const std::string& entry,
                                  const char* key) {
   std::vector<const Place*> found;
   for (const Place& place : places)
-    if (!place.name.empty() && matches(entry, place.name, *place.module)) found.push_back(&place);
+    if (!place.name.empty() && names_module(entry, place.name, *place.module))
+      found.push_back(&place);
   if (!found.empty()) return found;
   std::set<std::string> classes;
   std::vector<std::string> names;
@@ -186,7 +179,7 @@ class Planner {
 
   Strategy strategy_of(const PlannedUnit& unit) const {
     for (const auto& [entry, strategy] : options_.unit_strategies)
-      if (matches(entry, unit.name, *unit.module)) return strategy;
+      if (names_module(entry, unit.name, *unit.module)) return strategy;
     return options_.strategy;
   }
 
@@ -256,7 +249,7 @@ class Planner {
     for (const auto& [entry, strategy] : options_.unit_strategies) {
       const bool any =
           std::any_of(plan_.units.begin(), plan_.units.end(),
-                      [&](const PlannedUnit& u) { return matches(entry, u.name, *u.module); });
+                      [&](const PlannedUnit& u) { return names_module(entry, u.name, *u.module); });
       if (!any) {
         std::vector<std::string> names;
         for (const auto& unit : plan_.units)

@@ -33,7 +33,8 @@ class BufferPool {
 
   std::int64_t held_bytes() const { return held_bytes_; }  // in use and free
   std::int64_t used_bytes() const { return used_bytes_; }
-  std::int64_t peak_bytes() const { return peak_bytes_; }  // of held_bytes
+  std::int64_t peak_bytes() const { return peak_bytes_; }  // of held_bytes, since the last reset
+  void reset_peak() { peak_bytes_ = held_bytes_; }
 
  private:
   void make_room(std::int64_t bytes);

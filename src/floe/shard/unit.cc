@@ -35,6 +35,7 @@ class Unit::Call final : public UnitCall {
     // What is held from forward needs no second hold.
     const std::uint64_t more = needed_ & ~held_;
     held_ |= needed_;
+    in_backward_ = true;
     unit_->engine_.visit(*unit_, Step::Kind::backward, needed_);
     for (std::size_t i = 0; i < unit_->groups_.size(); ++i)
       if ((needed_ & ~more) >> i & 1) unit_->groups_[i]->drop(unit_->label_);
@@ -42,7 +43,10 @@ class Unit::Call final : public UnitCall {
   void after_backward() override { close(); }
 
   void close() {
-    if (unit_ && held_) unit_->drop(std::exchange(held_, 0));
+    if (!unit_) return;
+    if (held_) unit_->drop(std::exchange(held_, 0));
+    if (std::exchange(in_backward_, false))
+      unit_->engine_.context_.tell(Event::Kind::end_backward, unit_->label_, "", 0);
   }
   void forget_unit() { unit_ = nullptr; }
 
@@ -50,6 +54,7 @@ class Unit::Call final : public UnitCall {
   Unit* unit_;
   std::uint64_t needed_ = 0;  // in backward
   std::uint64_t held_ = 0;    // now
+  bool in_backward_ = false;
 };
 
 Unit::Unit(std::size_t id, Engine& engine, const PlannedUnit& plan, std::vector<FlatGroup*> groups)

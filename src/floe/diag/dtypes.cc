@@ -1,0 +1,144 @@
+#include "floe/diag/dtypes.h"
+
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "floe/core/bytes.h"
+#include "floe/core/error.h"
+#include "floe/plan/strategy_options.h"
+
+namespace floe::diag {
+namespace {
+
+using plan::name_of;
+using Wanted = std::optional<c10::ScalarType>;
+
+constexpr const char* kParam = "strategy.mixed_precision.param";
+constexpr const char* kReduce = "strategy.mixed_precision.reduce";
+
+// A floating-point tensor that should be of the dtype that `key` is set to.
+bool fits(c10::ScalarType real, Wanted wanted) {
+  return !wanted || !at::isFloatingType(real) || real == *wanted;
+}
+
+std::string mismatch(const std::string& what, c10::ScalarType real, const char* key,
+                     c10::ScalarType wanted) {
+  return str(
+      what, " in ", name_of(real), ", but ", key, " is ", name_of(wanted),
+      ": the setting did not arrive; do not cast the model after it was sharded, and shard it "
+      "with the options of this configuration");
+}
+
+void check(const std::string& what, c10::ScalarType real, const char* key, Wanted wanted) {
+  if (!fits(real, wanted)) throw ShardError(mismatch(what, real, key, *wanted));
+}
+
+void check_group(const shard::FlatGroup& group, const shard::ShardOptions& configured) {
+  const auto& mixed = configured.mixed_precision;
+  const auto stored = group.shard().scalar_type();
+  const std::string name = str("group '", group.name(), "'");
+  for (std::size_t i = 0; i < group.plan().parameters.size(); ++i)
+    check(str("parameter '", group.parameter(i).name, "' of ", name, " computes"),
+          group.leaf(i).scalar_type(), kParam, mixed.param);
+  if (group.plan().trainable) {
+    require<ShardError>(stored == at::kFloat || stored == at::kDouble, name,
+                        " trains on slices in ", name_of(stored), ", but updates need fp32");
+    if (group.gradient().defined())
+      require<ShardError>(group.gradient().scalar_type() == stored, "the gradient of ", name,
+                          " is in ", name_of(group.gradient().scalar_type()), ", but its slice in ",
+                          name_of(stored));
+  } else if (configured.frozen.dtype) {
+    check(str("frozen ", name, " is stored"), stored, "strategy.frozen.dtype",
+          configured.frozen.dtype);
+  } else {
+    check(str("frozen ", name, " is stored"), stored, kParam, mixed.param);
+  }
+}
+
+std::string names_of(const std::set<c10::ScalarType>& types) {
+  std::vector<std::string> names;
+  for (const auto type : types) names.emplace_back(name_of(type));
+  return join(names, " and ");
+}
+
+const char* action_of(shard::Event::Kind kind) {
+  using Kind = shard::Event::Kind;
+  switch (kind) {
+    case Kind::gather:
+    case Kind::prefetch: return "all-gathers";
+    case Kind::reduce: return "gradient reductions";
+    case Kind::replicate: return "reductions over copies";
+    default: return nullptr;
+  }
+}
+
+}  // namespace
+
+void check_dtypes(const shard::Engine& engine, const optim::Optimizer& optimizer,
+                  const shard::ShardOptions& configured) {
+  for (const auto& group : engine.groups()) check_group(*group, configured);
+  for (std::size_t g = 0; g < engine.trainable_groups().size(); ++g) {
+    const shard::FlatGroup& group = *engine.trainable_groups()[g];
+    for (const optim::StateSlice& slice : optimizer.state_slices(g))
+      require<ShardError>(
+          !slice.values.defined() || slice.values.scalar_type() == group.shard().scalar_type(),
+          "optimizer state ", slice.name, " of group '", group.name(), "' is in ",
+          name_of(slice.values.scalar_type()), ", but its slice in ",
+          name_of(group.shard().scalar_type()));
+  }
+  for (const auto& buffer : engine.model().named_buffers())
+    check(str("buffer '", buffer.key(), "' is"), buffer.value().scalar_type(),
+          "strategy.mixed_precision.buffer", configured.mixed_precision.buffer);
+}
+
+std::string dtype_line(const shard::Engine& engine, const optim::Optimizer& optimizer) {
+  std::set<c10::ScalarType> trainable, frozen, whole, state, buffers;
+  for (const auto& group : engine.groups()) {
+    (group->plan().trainable ? trainable : frozen).insert(group->shard().scalar_type());
+    whole.insert(group->leaf(0).scalar_type());
+  }
+  for (std::size_t g = 0; g < engine.trainable_groups().size(); ++g)
+    for (const optim::StateSlice& slice : optimizer.state_slices(g))
+      if (slice.values.defined()) state.insert(slice.values.scalar_type());
+  for (const at::Tensor& buffer : engine.model().buffers()) buffers.insert(buffer.scalar_type());
+
+  std::vector<std::string> parts;
+  const auto part = [&](const char* what, const std::set<c10::ScalarType>& types) {
+    if (!types.empty()) parts.push_back(str(what, " ", names_of(types)));
+  };
+  part("trainable slices", trainable);
+  part("frozen slices", frozen);
+  part("parameters in use", whole);
+  part("optimizer state", state);
+  part("buffers", buffers);
+  return str("in memory: ", join(parts));
+}
+
+void CollectiveTypes::on(const shard::Event& event) {
+  const char* action = action_of(event.kind);
+  if (!action) return;
+  Tally& tally = tallies_[{action, event.dtype}];
+  tally.count += 1;
+  tally.bytes += event.bytes;
+  const bool gathers =
+      event.kind == shard::Event::Kind::gather || event.kind == shard::Event::Kind::prefetch;
+  const Wanted wanted = gathers ? mixed_.param : mixed_.reduce;
+  if (problem_.empty() && !fits(event.dtype, wanted))
+    problem_ = mismatch(str("group '", event.group, "' is ", gathers ? "gathered" : "reduced"),
+                        event.dtype, gathers ? kParam : kReduce, *wanted);
+}
+
+void CollectiveTypes::check() const {
+  if (!problem_.empty()) throw ShardError(problem_);
+}
+
+std::string CollectiveTypes::line() const {
+  std::vector<std::string> parts;
+  for (const auto& [key, tally] : tallies_)
+    parts.push_back(str(tally.count, " ", key.first, " in ", name_of(key.second), " (",
+                        format_bytes(tally.bytes), ")"));
+  return str("in collectives: ", parts.empty() ? "nothing is sent" : join(parts));
+}
+
+}  // namespace floe::diag

@@ -1,0 +1,129 @@
+#include "floe/diag/strategy_lines.h"
+
+#include <algorithm>
+
+#include "floe/core/bytes.h"
+#include "floe/shard/policy_entry.h"
+
+namespace floe::diag {
+namespace {
+
+std::string sharding_words(const StrategyConfig& strategy, int world) {
+  using enum StrategyConfig::Sharding;
+  switch (strategy.sharding) {
+    case full_shard:
+      return str("full_shard: slices over all ", world, " ranks, whole while a unit computes");
+    case shard_grad_op:
+      return str("shard_grad_op: slices over all ", world,
+                 " ranks, whole from a unit's forward to its backward");
+    case no_shard:
+      return str("no_shard: each of the ", world,
+                 " ranks holds everything, gradients are averaged");
+    case hybrid:
+      return str("hybrid: slices over ", strategy.hybrid_shard_size, " neighbours, ",
+                 world / strategy.hybrid_shard_size, " copies");
+  }
+  return "?";
+}
+
+std::string residency_words(const FrozenConfig& frozen) {
+  using enum FrozenConfig::Residency;
+  switch (frozen.residency) {
+    case sharded: return "sharded: sliced like the rest and gathered when needed";
+    case resident: return "resident: a whole copy on every rank, never gathered";
+    case planned:
+      return str("auto: resident as far as ",
+                 frozen.memory_budget ? format_bytes(frozen.memory_budget->bytes) : "the budget",
+                 " per rank goes, sliced beyond");
+  }
+  return "?";
+}
+
+std::string matched(const std::string& entry, std::size_t count) {
+  if (count == 0) return str("'", entry, "' no module of this model");
+  return str("'", entry, "' ", count, count == 1 ? " module" : " modules");
+}
+
+// `Places`: have a name and a module.
+template <class Places>
+std::string matches_of(const std::vector<std::string>& entries, const Places& places) {
+  std::vector<std::string> parts;
+  for (const std::string& entry : entries)
+    parts.push_back(matched(entry, static_cast<std::size_t>(std::count_if(
+                                       places.begin(), places.end(), [&](const auto& place) {
+                                         return !place.name.empty() &&
+                                                shard::names_module(entry, place.name,
+                                                                    *place.module);
+                                       }))));
+  return join(parts);
+}
+
+}  // namespace
+
+std::vector<std::string> strategy_lines(const StrategySettings& settings) {
+  const StrategyConfig& strategy = settings.strategy;
+  const MixedPrecisionConfig& mixed = strategy.mixed_precision;
+  const auto line = [&](const std::string& words, const std::string& key) {
+    const config::Value* value = settings.values.at(key);
+    return str(words, " (", key, ", ", value ? value->origin.text() : "default", ")");
+  };
+  const auto list = [](const std::vector<std::string>& entries, const char* none) {
+    return entries.empty() ? std::string(none) : join(entries);
+  };
+
+  std::vector<std::string> lines;
+  lines.push_back(line(str("sharding is ", sharding_words(strategy, settings.world_size)),
+                       "strategy.sharding"));
+  if (strategy.sharding == StrategyConfig::Sharding::hybrid)
+    lines.push_back(line(str("a copy is sliced over ", strategy.hybrid_shard_size, " ranks"),
+                         "strategy.hybrid_shard_size"));
+  lines.push_back(line(str("units are ", list(strategy.units, "not named")), "strategy.units"));
+  lines.push_back(line(str("activation checkpointing is ",
+                           strategy.activation_checkpointing.empty()
+                               ? "off: all activations are kept"
+                               : str("on for ", join(strategy.activation_checkpointing))),
+                       "strategy.activation_checkpointing"));
+  lines.push_back(line(str("parameters are gathered in ", name_of(mixed.param)),
+                       "strategy.mixed_precision.param"));
+  lines.push_back(line(str("gradients are reduced in ", name_of(mixed.reduce)),
+                       "strategy.mixed_precision.reduce"));
+  lines.push_back(
+      line(str("buffers are ", name_of(mixed.buffer)), "strategy.mixed_precision.buffer"));
+  lines.push_back(line(str("frozen parameters are ", residency_words(strategy.frozen)),
+                       "strategy.frozen.residency"));
+  lines.push_back(line(
+      str("frozen parameters are stored in ", name_of(strategy.frozen.dtype.value_or(mixed.param)),
+          strategy.frozen.dtype ? "" : ", as they are gathered"),
+      "strategy.frozen.dtype"));
+  lines.push_back(line(strategy.cpu_offload
+                           ? "slices, their gradients and optimizer state lie in host memory"
+                           : "slices lie on the device, nothing is offloaded",
+                       "strategy.cpu_offload"));
+  lines.push_back(
+      line(strategy.prefetch == 0
+               ? "units are gathered when they are needed, not ahead"
+               : str(strategy.prefetch, strategy.prefetch == 1 ? " unit is" : " units are",
+                     " gathered ahead of the one that computes"),
+           "strategy.prefetch"));
+  lines.push_back(
+      line(settings.precision.autocast
+               ? str("forwards run under autocast in ", name_of(*settings.precision.autocast),
+                     "; it changes nothing of the above: strategy.mixed_precision wins")
+               : "forwards run without autocast",
+           "precision.autocast"));
+  lines.push_back(
+      line(str("checkpoints are ", settings.state_dict_type), "checkpoint.state_dict_type"));
+  return lines;
+}
+
+std::vector<std::string> match_lines(const StrategyConfig& strategy, const shard::ShardPlan& plan) {
+  std::vector<std::string> lines;
+  if (!strategy.units.empty())
+    lines.push_back(str("strategy.units matched: ", matches_of(strategy.units, plan.units)));
+  if (!strategy.activation_checkpointing.empty())
+    lines.push_back(str("strategy.activation_checkpointing matched: ",
+                        matches_of(strategy.activation_checkpointing, plan.checkpointed)));
+  return lines;
+}
+
+}  // namespace floe::diag

@@ -1,0 +1,87 @@
+// When units computed, what they waited for and which collectives were under way.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "floe/diag/device_clock.h"
+#include "floe/shard/observer.h"
+
+namespace floe::diag {
+
+// Something that ran from `begin_us` to `end_us`. Spans of one timeline nest.
+struct Span {
+  enum class Kind {
+    step,         // the whole of batch `name`
+    forward,      // of unit `name`
+    recompute,    // its forward once more, in backward
+    backward,     // of unit `name`
+    gather_wait,  // unit `name` waited for group `group`
+    reduce_wait,  // group `group` was waited for
+  };
+  Kind kind = Kind::step;
+  std::string name, group;
+  double begin_us = 0, end_us = 0;
+};
+const char* name_of(Span::Kind kind);
+
+// A collective from its issue to the moment when the computation had its result. These overlap.
+struct Flight {
+  shard::Event::Kind kind = shard::Event::Kind::gather;
+  std::string group;
+  std::int64_t bytes = 0;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  double begin_us = 0, end_us = 0;
+};
+
+class Timeline final : public shard::Observer {
+ public:
+  explicit Timeline(c10::Device device) : clock_(device) { clock_.now(); }
+
+  void on(const shard::Event& event) override;
+  void begin_step(std::int64_t step);
+  void end_step();
+
+  // Waits until the device is as far as the host.
+  void wait() const { clock_.wait(); }
+  // What has ended so far, in the order of its end. These do not wait: in a run that failed the device
+  // may never get further. What it has not finished is left out.
+  std::vector<Span> spans() const;
+  std::vector<Flight> flights() const;
+  bool is_of_device() const { return clock_.is_of_device(); }
+
+ private:
+  // With moments of the clock instead of times.
+  struct Interval {
+    std::size_t begin = 0, end = 0;
+  };
+  struct OpenSpan {
+    Span span;
+    std::size_t begin = 0;
+  };
+  struct OpenFlight {
+    Flight flight;
+    std::size_t begin = 0;
+  };
+
+  void open(Span::Kind kind, std::string_view name, std::string_view group = {});
+  // Ends the innermost such span, and what is still open inside it.
+  void close(Span::Kind kind, std::string_view name, std::string_view group = {});
+  void land(bool reductions, std::string_view group);
+  template <class T>
+  std::vector<T> timed(const std::vector<T>& items, const std::vector<Interval>& intervals) const;
+
+  DeviceClock clock_;
+  std::vector<OpenSpan> open_;  // innermost last
+  std::vector<OpenFlight> in_flight_;
+  std::vector<Span> spans_;
+  std::vector<Interval> span_times_;
+  std::vector<Flight> flights_;
+  std::vector<Interval> flight_times_;
+};
+
+}  // namespace floe::diag

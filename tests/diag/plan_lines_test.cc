@@ -1,0 +1,186 @@
+// The resolved strategy, the unit tree and what is said about them: from plans, without memory.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "floe/core/str.h"
+#include "floe/diag/rank_bytes.h"
+#include "floe/diag/strategy_lines.h"
+#include "floe/diag/unit_tree.h"
+#include "floe/models/transformer.h"
+#include "floe/plan/strategy_options.h"
+
+namespace floe::diag {
+namespace {
+
+// 49 984 elements a layer, 16 k an embedding, 16 k a head.
+const models::TransformerSize kSize{
+    .vocab = 256, .dim = 64, .layers = 3, .heads = 4, .context = 32};
+
+struct Planned {
+  explicit Planned(const StrategyConfig& strategy, int world = 2,
+                   const models::TransformerSize& size = kSize,
+                   std::optional<std::vector<std::string>> trainable = {})
+      : model(std::make_shared<models::Transformer>(size)) {
+    shard::ShardOptions options = plan::shard_options_of(strategy);
+    options.trainable = std::move(trainable);
+    plan = shard::make_plan(*model, plan::policy_of(strategy, *model), options, world);
+  }
+  std::shared_ptr<models::Transformer> model;
+  shard::ShardPlan plan;
+};
+
+bool any_has(const std::vector<std::string>& lines, const std::string& part) {
+  return std::any_of(lines.begin(), lines.end(),
+                     [&](const std::string& line) { return line.find(part) != std::string::npos; });
+}
+
+TEST(StrategyLines, SayEachValueAndWhereItComesFrom) {
+  StrategyConfig strategy;
+  strategy.sharding = StrategyConfig::Sharding::hybrid;
+  strategy.hybrid_shard_size = 4;
+  strategy.frozen.residency = FrozenConfig::Residency::resident;
+  config::Map sharding;
+  sharding["sharding"] =
+      config::Value(std::string("hybrid"), config::Origin::of_argument("strategy.sharding=hybrid"));
+  config::Map root;
+  root["strategy"] = config::Value(sharding);
+  const config::Value values(root);
+  const PrecisionConfig precision{.autocast = DType::bf16};
+  const auto lines = strategy_lines({strategy, precision, "sharded", values, 8});
+
+  EXPECT_EQ(lines[0],
+            "sharding is hybrid: slices over 4 neighbours, 2 copies (strategy.sharding, command "
+            "line 'strategy.sharding=hybrid')");
+  EXPECT_TRUE(
+      any_has(lines, "a copy is sliced over 4 ranks (strategy.hybrid_shard_size, default)"));
+  EXPECT_TRUE(any_has(lines, "units are DecoderLayer, GatedCrossAttention, "));
+  EXPECT_TRUE(any_has(lines, "activation checkpointing is off: all activations are kept"));
+  EXPECT_TRUE(any_has(lines, "parameters are gathered in bf16"));
+  EXPECT_TRUE(any_has(lines, "gradients are reduced in fp32"));
+  EXPECT_TRUE(any_has(lines, "buffers are fp32"));
+  EXPECT_TRUE(any_has(lines, "frozen parameters are resident: a whole copy on every rank"));
+  EXPECT_TRUE(any_has(lines, "frozen parameters are stored in bf16, as they are gathered"));
+  EXPECT_TRUE(any_has(lines, "nothing is offloaded (strategy.cpu_offload, default)"));
+  EXPECT_TRUE(any_has(lines, "1 unit is gathered ahead"));
+  EXPECT_TRUE(any_has(lines, "forwards run under autocast in bf16"));
+  EXPECT_TRUE(any_has(lines, "checkpoints are sharded (checkpoint.state_dict_type, default)"));
+}
+
+TEST(StrategyLines, CountWhatEachEntryMatched) {
+  StrategyConfig strategy;
+  strategy.activation_checkpointing = {"layers.[01]"};
+  const Planned planned(strategy);
+  EXPECT_EQ(
+      match_lines(strategy, planned.plan),
+      (std::vector<std::string>{
+          "strategy.units matched: 'DecoderLayer' 3 modules, 'GatedCrossAttention' no module of "
+          "this model, 'PerceiverResampler' no module of this model, 'ViTBlock' no module of "
+          "this model",
+          "strategy.activation_checkpointing matched: 'layers.[01]' 2 modules"}));
+}
+
+TEST(UnitTree, CountsUnitsAndNamesTheLargest) {
+  StrategyConfig strategy;
+  strategy.activation_checkpointing = {"DecoderLayer"};
+  const Planned planned(strategy);
+  EXPECT_EQ(tree_lines(planned.plan, 1),
+            (std::vector<std::string>{
+                "4 units: 3 DecoderLayer, 1 root", "3 checkpointed modules: 3 DecoderLayer",
+                "the largest: layers.0 (DecoderLayer, 50.0 k parameters, 50.0 k train)"}));
+}
+
+TEST(UnitTree, JsonIsThePlan) {
+  StrategyConfig strategy;
+  strategy.activation_checkpointing = {"layers.1"};
+  const Planned planned(strategy, 2, kSize, {{"layers.2.*"}});
+  const auto json = units_json(planned.plan);
+  ASSERT_EQ(json.size(), 4U);
+  EXPECT_EQ(json[1]["name"], "layers.1");
+  EXPECT_EQ(json[1]["class"], "DecoderLayer");
+  EXPECT_EQ(json[1]["checkpointed"], true);
+  EXPECT_EQ(json[2]["checkpointed"], false);
+  EXPECT_EQ(json[2]["groups"][0]["trainable"], true);
+  EXPECT_EQ(json[2]["groups"][0]["dtype"], "fp32");
+  EXPECT_EQ(json[0]["groups"][0]["dtype"], "bf16");
+  EXPECT_EQ(json[3]["name"], "(root)");
+  std::int64_t bytes = 0, numel = 0;
+  for (const auto& unit : json)
+    for (const auto& group : unit["groups"]) {
+      bytes += group["shard_bytes"].get<std::int64_t>();
+      numel += group["numel"].get<std::int64_t>();
+    }
+  const auto held = planned.plan.held();
+  EXPECT_EQ(bytes, held.trainable_shards + held.frozen_shards);
+  std::int64_t all = 0;
+  for (const auto& p : planned.plan.parameters) all += p.numel;
+  EXPECT_EQ(numel, all);
+}
+
+TEST(RankBytes, AreThoseOfThePlan) {
+  for (const int world : {1, 2, 3, 8}) {
+    const Planned planned(StrategyConfig{}, world, kSize, {{"layers.2.*"}});
+    const auto held = planned.plan.held();
+    std::int64_t used = 0;
+    for (const RankBytes& rank : rank_bytes(planned.plan)) {
+      EXPECT_EQ(rank.trainable_bytes, held.trainable_shards);
+      EXPECT_EQ(rank.frozen_bytes, held.frozen_shards);
+      used += rank.used_bytes();
+    }
+    std::int64_t real = 0;
+    for (const auto& p : planned.plan.parameters) real += p.numel * (p.trainable ? 4 : 2);
+    EXPECT_EQ(used, real) << world;
+  }
+}
+
+TEST(PlanNotes, NothingUnusualIsNoNote) {
+  EXPECT_EQ(plan_notes(Planned(StrategyConfig{}).plan), std::vector<std::string>{});
+}
+
+TEST(PlanNotes, OnlyTheRoot) {
+  StrategyConfig strategy;
+  strategy.units = {};
+  EXPECT_TRUE(any_has(plan_notes(Planned(strategy).plan), "the root is the only unit"));
+}
+
+TEST(PlanNotes, AUnitThatHoldsMost) {
+  models::TransformerSize size = kSize;
+  size.vocab = 4096;  // 262 k elements in the embedding, as many in the head: both are units
+  size.tied = true;
+  const auto notes = plan_notes(Planned(StrategyConfig{}, 2, size).plan);
+  EXPECT_TRUE(any_has(notes, "unit 'embed' (Embedding) holds 63% of the model")) << join(notes);
+}
+
+TEST(PlanNotes, TiedParameters) {
+  models::TransformerSize size = kSize;
+  size.tied = true;
+  const auto notes = plan_notes(Planned(StrategyConfig{}, 2, size).plan);
+  EXPECT_TRUE(any_has(notes,
+                      "'embed.weight' is tied to head.weight: it is stored, gathered and "
+                      "updated once"))
+      << join(notes);
+}
+
+TEST(PlanNotes, UnevenSlices) {
+  // Bias vectors of 64 elements over 48 ranks: two each, the last ranks have none.
+  StrategyConfig strategy;
+  strategy.units = {"LayerNorm", "Linear", "Embedding"};
+  models::TransformerSize size = kSize;
+  size.dim = 4;
+  size.heads = 2;
+  size.vocab = 16;
+  const auto notes = plan_notes(Planned(strategy, 48, size).plan);
+  EXPECT_TRUE(any_has(notes, "slices are uneven: of ")) << join(notes);
+}
+
+TEST(PlanNotes, NothingTrains) {
+  const Planned planned(StrategyConfig{});
+  shard::ShardOptions options;
+  for (auto& p : planned.model->parameters()) p.set_requires_grad(false);
+  const auto plan = shard::make_plan(*planned.model, {.units = {"DecoderLayer"}}, options, 2);
+  EXPECT_TRUE(any_has(plan_notes(plan), "nothing trains"));
+}
+
+}  // namespace
+}  // namespace floe::diag
