@@ -39,11 +39,13 @@ shuffle: {memory: 64MiB}
 TEST(DataConfig, SaysWhatIsWrong) {
   const auto error = [](const std::string& yaml) { return config_error([&] { read(yaml); }); };
   expect_part(error("workers: 2"), "set one of laion.shards, mmc4.shards, text.files and batches");
-  expect_part(error("laion: {batch_size: 2}"), "laion.shards is missing");
-  expect_part(error("{laion: {shards: a}, batches: b}"), "batches cannot be mixed with laion");
+  expect_part(error("laion: {batch_size: 2}"), "laion has no shards; set it, or remove the block");
+  expect_part(error("{laion: {shards: a}, batches: b}"),
+              "laion has shards, but data.batches is set");
   expect_part(error("mmc4: {shards: a, min_images: 7}"), "more than max_images, which is 6");
   expect_part(error("laion: {shards: a, batch_size: 0}"), "at least 1");
-  expect_part(error("laion: {shards: ''}"), "not be empty");
+  expect_part(error("laion: {shards: ''}"), "laion has no shards");
+  EXPECT_EQ(read("{batches: b, laion: {weight: 0.5}}").laion->weight, 0.5);
   expect_part(error("{laion: {shards: a}, rules: correct}"), "did you mean 'corrected'");
   expect_part(error("{laion: {shards: a}, max_bad_fraction: 2}"), "at most 1");
   expect_part(error("{laion: {shards: a}, shuffle: {samples: 10}}"), "would never give one");

@@ -40,20 +40,25 @@ std::string missing_source(const DataConfig& c) {
                              : "";
 }
 
-std::string batches_and_others(const DataConfig& c) {
-  return c.batches && c.sources().size() > 1
-             ? str("cannot be mixed with ", c.sources().front(),
-                   ": a file of prepared batches holds every source; remove one of them")
-             : "";
+// Beside prepared batches the blocks of the sources only say how their losses are weighed.
+template <class C>
+auto shards_problem(std::optional<C> DataConfig::*block, const char* key, std::string C::*shards) {
+  return [=](const DataConfig& c) -> std::string {
+    if (!(c.*block)) return "";
+    const bool given = !((*(c.*block)).*shards).empty();
+    if (c.batches && given)
+      return str("has ", key,
+                 ", but data.batches is set: a file of prepared batches holds every "
+                 "source; remove one of them");
+    return c.batches || given ? "" : str("has no ", key, "; set it, or remove the block");
+  };
 }
 
 template <class C>
 void shard_fields(config::Schema<C>& s) {
   s.field("shards", &C::shards,
           "Tar shards: a path with {000..127} or {a,b}, several joined by ::, pipe:COMMAND or "
-          "s3://…")
-      .required()
-      .not_empty();
+          "s3://…");
   s.field("batch_size", &C::batch_size, "Samples of a batch on each rank")
       .at_least(1)
       .at_most(1'000'000);
@@ -87,10 +92,9 @@ void describe(config::Schema<Mmc4Config>& s) {
 
 void describe(config::Schema<TextConfig>& s) {
   using C = TextConfig;
-  s.field("files", &C::files,
-          "Text: .jsonl with a field 'text' (also .gz, .zst, …) or tars of .txt, written as shards")
-      .required()
-      .not_empty();
+  s.field(
+      "files", &C::files,
+      "Text: .jsonl with a field 'text' (also .gz, .zst, …) or tars of .txt, written as shards");
   s.field("tokens", &C::tokens, "Tokens of a batch on each rank").at_least(2).at_most(100'000'000);
   s.field("weight", &C::weight, "What the loss of this source is multiplied with").at_least(0);
   s.field("num_tokens", &C::num_tokens,
@@ -136,15 +140,17 @@ void describe(config::Schema<DataConfig>& s) {
       .at_most(1);
   s.section("shuffle", &C::shuffle, "The buffer out of which samples are drawn at random");
   s.check("laion", missing_source);
-  s.check("batches", batches_and_others);
+  s.check("laion", shards_problem(&C::laion, "shards", &LaionConfig::shards));
+  s.check("mmc4", shards_problem(&C::mmc4, "shards", &Mmc4Config::shards));
+  s.check("text", shards_problem(&C::text, "files", &TextConfig::files));
 }
 
 std::vector<std::string> DataConfig::sources() const {
+  if (batches) return {"batches"};
   std::vector<std::string> names;
   if (laion) names.emplace_back("laion");
   if (mmc4) names.emplace_back("mmc4");
   if (text) names.emplace_back("text");
-  if (batches) names.emplace_back("batches");
   return names;
 }
 

@@ -168,7 +168,7 @@ Step Loader::next() {
     given_.index_ = step.ends_epoch ? 0 : step.index + 1;
   }
   advance();
-  if (making->step.ends_epoch)
+  if (making->step.ends_epoch && context_.rank == 0)
     log::info("data: epoch ", making->step.epoch, " is over. ", report());
   return std::move(making->step);
 }

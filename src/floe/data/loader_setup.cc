@@ -7,12 +7,9 @@
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/data/epoch_rest.h"
-#include "floe/data/laion.h"
-#include "floe/data/mmc4.h"
 #include "floe/data/prepared_batches.h"
-#include "floe/data/shard_list.h"
+#include "floe/data/source_plan.h"
 #include "floe/data/stream_codec.h"
-#include "floe/data/text_maker.h"
 
 namespace floe::data {
 namespace {
@@ -23,65 +20,17 @@ using nlohmann::json;
 constexpr std::int64_t kQueueBytes = 256 * kMiB;
 constexpr std::int64_t kQueuedOfThread = 4, kQueuedDocuments = 32;
 
-// A source of samples as the configuration has it.
-struct SourcePlan {
-  SourceId id;
-  std::string shards_key;  // "data.laion.shards"
-  std::vector<std::string> shards;
-  BatchRule rule;
-  std::shared_ptr<const SampleMaker> maker;
-  OpenShard open = open_tar;
-  std::optional<std::int64_t> samples_per_epoch;  // or tokens
-  std::int64_t per_batch = 0;                     // samples, or tokens
-  std::int64_t image_slots = 0;                   // of Batch
-};
-
+// Every stream must have a shard of its own.
 std::vector<SourcePlan> plans_of(const LoaderSetup& setup) {
   const DataConfig& config = setup.config;
-  const LoaderContext& context = setup.context;
-  const bool corrected = config.rules == Rules::corrected;
-  std::vector<SourcePlan> plans;
-  if (config.laion || config.mmc4 || config.text)
-    require<ConfigError>(context.tokenizer, "data: there is no tokenizer to read samples with");
-  if (const auto& laion = config.laion) {
-    SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::laion, "data.laion.shards"});
-    plan.shards = expand_shards(laion->shards);
-    plan.rule.samples = plan.per_batch = laion->batch_size;
-    plan.image_slots = 1;
-    plan.rule.flips = corrected ? BatchRule::Flips::of_sample : BatchRule::Flips::of_batch;
-    plan.samples_per_epoch = laion->num_samples;
-    plan.maker = std::make_shared<LaionMaker>(*context.tokenizer, context.tokens, setup.transform,
-                                              LaionSettings{.rules = config.rules});
-  }
-  if (const auto& mmc4 = config.mmc4) {
-    SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::mmc4, "data.mmc4.shards"});
-    plan.shards = expand_shards(mmc4->shards);
-    plan.rule.samples = plan.per_batch = mmc4->batch_size;
-    plan.image_slots = mmc4->max_images;
-    plan.rule.flips = BatchRule::Flips::of_sample;
-    plan.samples_per_epoch = mmc4->num_samples;
-    plan.maker = std::make_shared<Mmc4Maker>(
-        *context.tokenizer, context.tokens, setup.transform,
-        Mmc4Settings{config.rules, mmc4->text_sim_threshold, mmc4->min_images, mmc4->max_images,
-                     mmc4->max_tokens});
-  }
-  if (const auto& text = config.text) {
-    SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::text, "data.text.files"});
-    plan.shards = expand_shards(text->files);
-    plan.rule.tokens = plan.per_batch = text->tokens;
-    plan.samples_per_epoch = text->num_tokens;
-    plan.maker = std::make_shared<TextMaker>(*context.tokenizer);
-    plan.open = open_text;
-  }
-  for (SourcePlan& plan : plans) {
-    plan.rule.max_bad_fraction = config.max_bad_fraction;
-    const std::int64_t streams = context.world * config.workers;
+  std::vector<SourcePlan> plans = source_plans(config, setup.context, setup.transform);
+  const std::int64_t streams = setup.context.world * config.workers;
+  for (const SourcePlan& plan : plans)
     require<ConfigError>(
         config.resampled || static_cast<std::int64_t>(plan.shards.size()) >= streams,
-        plan.shards_key, " names ", plan.shards.size(), " shards, too few for ", context.world,
-        " ranks with ", config.workers,
+        plan.shards_key, " names ", plan.shards.size(), " shards, too few for ",
+        setup.context.world, " ranks with ", config.workers,
         " workers each; give more, lower data.workers, or set data.resampled");
-  }
   return plans;
 }
 

@@ -258,17 +258,16 @@ void SampleSource::begin_epoch(Worker& worker) {
 
 // --------------------------------------------------------------------------------------- consumer
 
-PendingBatch SampleSource::pending(Worker& worker, StreamBatch batch) {
+PendingBatch pending_batch(SourceId source, std::int64_t image_slots, StreamBatch batch,
+                           const image::Transform* transform) {
   PendingBatch pending;
-  pending.batch.source = options_.id;
-  pending.batch.image_slots = options_.image_slots;
+  pending.batch.source = source;
+  pending.batch.image_slots = image_slots;
   struct Picture {
     const std::uint8_t* crop;
     bool flip;
   };
   std::vector<Picture> pictures;
-  const auto count = static_cast<std::int64_t>(batch.samples.size());
-  const std::int64_t bytes = batch.bytes;
   auto held = std::make_shared<StreamBatch>(std::move(batch));
   for (std::size_t i = 0; i < held->samples.size(); ++i) {
     const Sample& sample = held->samples[i];
@@ -277,13 +276,22 @@ PendingBatch SampleSource::pending(Worker& worker, StreamBatch batch) {
     pending.batch.add_sequence(sample.ids, sample.labels,
                                static_cast<std::int64_t>(sample.num_images()), sample.key);
   }
-  if (options_.transform)
-    pending.shape = {static_cast<std::int64_t>(pictures.size()), options_.transform->size(),
-                     options_.transform->size()};
-  pending.write_image = [this, held, pictures = std::move(pictures)](std::int64_t i, float* out) {
+  if (transform)
+    pending.shape = {static_cast<std::int64_t>(pictures.size()), transform->size(),
+                     transform->size()};
+  pending.write_image = [transform, held, pictures = std::move(pictures)](std::int64_t i,
+                                                                          float* out) {
     const Picture& picture = pictures[static_cast<std::size_t>(i)];
-    options_.transform->normalise(picture.crop, out, picture.flip);
+    transform->normalise(picture.crop, out, picture.flip);
   };
+  return pending;
+}
+
+PendingBatch SampleSource::pending(Worker& worker, StreamBatch batch) {
+  const auto count = static_cast<std::int64_t>(batch.samples.size());
+  const std::int64_t bytes = batch.bytes;
+  PendingBatch pending =
+      pending_batch(options_.id, options_.image_slots, std::move(batch), options_.transform);
   worker.num_writing += count;
   worker.bytes_writing += bytes;
   pending.written = [this, &worker, count, bytes] {

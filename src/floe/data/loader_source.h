@@ -48,6 +48,11 @@ struct PendingBatch {
   std::function<void()> written = [] {};
 };
 
+// Samples as a batch; keeps them until their pictures are written. `transform` may be null without
+// pictures.
+PendingBatch pending_batch(SourceId source, std::int64_t image_slots, StreamBatch batch,
+                           const image::Transform* transform);
+
 // What a source has for the next step.
 struct SourceStep {
   std::vector<PendingBatch> batches;

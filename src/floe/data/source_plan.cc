@@ -1,0 +1,51 @@
+#include "floe/data/source_plan.h"
+
+#include "floe/core/error.h"
+#include "floe/data/laion.h"
+#include "floe/data/mmc4.h"
+#include "floe/data/shard_list.h"
+#include "floe/data/text_maker.h"
+
+namespace floe::data {
+
+std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderContext& context,
+                                     const image::Transform& transform) {
+  const bool corrected = config.rules == Rules::corrected;
+  std::vector<SourcePlan> plans;
+  if (config.laion || config.mmc4 || config.text)
+    require<ConfigError>(context.tokenizer, "data: there is no tokenizer to read samples with");
+  if (const auto& laion = config.laion) {
+    SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::laion, "data.laion.shards"});
+    plan.shards = expand_shards(laion->shards);
+    plan.rule.samples = plan.per_batch = laion->batch_size;
+    plan.image_slots = 1;
+    plan.rule.flips = corrected ? BatchRule::Flips::of_sample : BatchRule::Flips::of_batch;
+    plan.samples_per_epoch = laion->num_samples;
+    plan.maker = std::make_shared<LaionMaker>(*context.tokenizer, context.tokens, transform,
+                                              LaionSettings{.rules = config.rules});
+  }
+  if (const auto& mmc4 = config.mmc4) {
+    SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::mmc4, "data.mmc4.shards"});
+    plan.shards = expand_shards(mmc4->shards);
+    plan.rule.samples = plan.per_batch = mmc4->batch_size;
+    plan.image_slots = mmc4->max_images;
+    plan.rule.flips = BatchRule::Flips::of_sample;
+    plan.samples_per_epoch = mmc4->num_samples;
+    plan.maker = std::make_shared<Mmc4Maker>(
+        *context.tokenizer, context.tokens, transform,
+        Mmc4Settings{config.rules, mmc4->text_sim_threshold, mmc4->min_images, mmc4->max_images,
+                     mmc4->max_tokens});
+  }
+  if (const auto& text = config.text) {
+    SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::text, "data.text.files"});
+    plan.shards = expand_shards(text->files);
+    plan.rule.tokens = plan.per_batch = text->tokens;
+    plan.samples_per_epoch = text->num_tokens;
+    plan.maker = std::make_shared<TextMaker>(*context.tokenizer);
+    plan.open = open_text;
+  }
+  for (SourcePlan& plan : plans) plan.rule.max_bad_fraction = config.max_bad_fraction;
+  return plans;
+}
+
+}  // namespace floe::data
