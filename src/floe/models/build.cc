@@ -10,6 +10,7 @@
 #include "floe/io/hf_folder.h"
 #include "floe/io/json_text.h"
 #include "floe/io/open_tensors.h"
+#include "floe/io/renamed_source.h"
 #include "floe/models/causal_lm.h"
 #include "floe/models/flamingo.h"
 #include "floe/models/lora.h"
@@ -86,7 +87,9 @@ void hold(BuiltModel& built, std::shared_ptr<M> model) {
 
 }  // namespace
 
-BuiltModel build_model(const ModelConfig& config, std::uint64_t seed) {
+BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
+                       std::shared_ptr<const TensorSource> trained,
+                       const std::string& trained_path) {
   BuiltModel built;
   WeightFiles files{.weights_path = config.weights, .lm_path = config.lm};
   const DecoderSpec lm = read_lm(config);
@@ -112,23 +115,29 @@ BuiltModel build_model(const ModelConfig& config, std::uint64_t seed) {
   }
   built.tokenizer = std::move(tokenizer);
 
-  std::vector<std::string> trained = built.model->trained_by_default();
+  std::vector<std::string> trainable = built.model->trained_by_default();
   if (config.lora) {
     add_lora(*built.module, *config.lora);
-    trained = {"*.lora_A.weight", "*.lora_B.weight"};
+    trainable = {"*.lora_A.weight", "*.lora_B.weight"};
     if (config.type == ModelConfig::Type::flamingo)
       for (const std::string& pattern : built.model->trained_by_default())
-        trained.push_back(pattern);
+        trainable.push_back(pattern);
     if (!config.lora->weights.empty()) {
       files.adapters = open_peft_weights(config.lora->weights, *built.module);
       files.adapters_path = config.lora->weights;
     }
   }
-  nn::set_trainable(*built.module, trained);
+  nn::set_trainable(*built.module, trainable);
 
   if (config.skip_init) return built;
   files.lm = open_lm(config);
   if (!config.weights.empty()) files.weights = open_trained_part(config.weights);
+  if (trained) {
+    files.weights_path = trained_path;
+    files.weights = files.weights
+                        ? std::make_shared<MergedSource>(std::vector{trained, files.weights})
+                        : trained;
+  }
   built.source = assemble_weights(*built.model, files, seed);
   return built;
 }

@@ -22,6 +22,9 @@ struct BuiltModel {
 
 // Hollow parameters (Note [Hollow parameters]) with requires_grad as the model's own rule says:
 // fully_shard or nn::materialize gives them values from `source`. Throws ConfigError or DataError.
-BuiltModel build_model(const ModelConfig& config, std::uint64_t seed);
+// `trained`: weights that win over all files, those of config.weights included; null: none.
+BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
+                       std::shared_ptr<const TensorSource> trained = nullptr,
+                       const std::string& trained_path = "");
 
 }  // namespace floe::models

@@ -52,7 +52,7 @@ class Layout {
       for (const AdaptedLinear& adapted : adapted_linears(model.module()))
         adapters_[adapted.path + ".weight"] = {adapted.path + ".lora_A.weight",
                                                adapted.path + ".lora_B.weight",
-                                               adapted.options.scale()};
+                                               adapted.options.rank, adapted.options.scale()};
   }
 
   // `f` gets every parameter and its tensor under floe's name.

@@ -42,7 +42,8 @@ void describe(config::Schema<ModelConfig>& s) {
           "CLIP image tower: folder or file of open_clip, Hugging Face or OpenAI");
   s.field(
       "weights", &C::weights,
-      "Weights that win over those of lm and vision, such as a trained part: .safetensors or .pt");
+      "Weights that win over those of lm and vision, such as a trained part: .safetensors, .pt, or "
+      "the folder of a checkpoint");
   s.field("tokenizer", &C::tokenizer, "Folder of the tokenizer; empty: that of lm, if it has one");
   s.field("cross_attn_every_n_layers", &C::cross_attn_every_n_layers,
           "Gated cross-attention stands in front of every n-th layer")

@@ -11,26 +11,31 @@ namespace floe::models {
 namespace {
 
 // Tokens whose next token, in the same sequence, has a label; and what each counts.
-void find_targets(const PackedBatch& batch, const InputOptions& options, ModelInput& input) {
+// Calls f(token, source) for every token whose label the token before it predicts.
+template <class F>
+void for_each_target(const PackedBatch& batch, F&& f) {
   const auto* offsets = batch.sequence_offsets.const_data_ptr<std::int64_t>();
   const auto* labels = batch.labels.const_data_ptr<std::int64_t>();
   const auto* source = batch.source.const_data_ptr<std::int64_t>();
   const bool* attended = batch.attended.defined() ? batch.attended.const_data_ptr<bool>() : nullptr;
-  std::vector<std::int64_t> predictors, targets, sources;
-  input.labels_of_source.assign(static_cast<std::size_t>(options.num_sources), 0);
-  for (std::int64_t s = 0; s < batch.num_sequences(); ++s) {
-    const auto from = static_cast<std::size_t>(source[s]);
-    if (input.labels_of_source.size() <= from) input.labels_of_source.resize(from + 1, 0);
+  for (std::int64_t s = 0; s < batch.num_sequences(); ++s)
     for (std::int64_t i = offsets[s] + 1; i < offsets[s + 1]; ++i) {
       if (labels[i] == kNoLabel) continue;
       // Padding before the first token predicts nothing: without padding there is nobody to do it.
       if (attended && !attended[i - 1] && attended[i]) continue;
-      predictors.push_back(i - 1);
-      targets.push_back(labels[i]);
-      sources.push_back(source[s]);
-      ++input.labels_of_source[from];
+      f(i, source[s]);
     }
-  }
+}
+
+void find_targets(const PackedBatch& batch, const InputOptions& options, ModelInput& input) {
+  const auto* labels = batch.labels.const_data_ptr<std::int64_t>();
+  std::vector<std::int64_t> predictors, targets, sources;
+  for_each_target(batch, [&](std::int64_t token, std::int64_t source) {
+    predictors.push_back(token - 1);
+    targets.push_back(labels[token]);
+    sources.push_back(source);
+  });
+  input.labels_of_source = count_targets(batch, options.num_sources);
   const LossRule& rule = options.loss;
   const auto at_source = [](const std::vector<double>& values, std::size_t s, double otherwise) {
     return s < values.size() ? values[s] : otherwise;
@@ -52,6 +57,16 @@ void find_targets(const PackedBatch& batch, const InputOptions& options, ModelIn
 }
 
 }  // namespace
+
+std::vector<std::int64_t> count_targets(const PackedBatch& batch, std::int64_t num_sources) {
+  std::int64_t most = num_sources;
+  const auto* source = batch.source.const_data_ptr<std::int64_t>();
+  for (std::int64_t s = 0; s < batch.num_sequences(); ++s) most = std::max(most, source[s] + 1);
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(most), 0);
+  for_each_target(
+      batch, [&](std::int64_t, std::int64_t from) { ++counts[static_cast<std::size_t>(from)]; });
+  return counts;
+}
 
 std::shared_ptr<const ModelInput> prepare(const LanguageModel& model, const PackedBatch& batch,
                                           const InputOptions& options) {

@@ -48,6 +48,10 @@ struct InputOptions {
 std::shared_ptr<const ModelInput> prepare(const LanguageModel& model, const PackedBatch& batch,
                                           const InputOptions& options);
 
+// How many tokens of each source have a label that another token predicts: what the default divisor of
+// LossRule is.
+std::vector<std::int64_t> count_targets(const PackedBatch& batch, std::int64_t num_sources);
+
 // Rows [B, T] with a mask [B, T] of what is real, as a batch. With `keep_padding`, padded places stay
 // in their sequences (nothing looks at them), so that every place of the rows has an output; without,
 // they are left out. vision [B, slots, 3, H, W] or undefined; labels may be undefined.

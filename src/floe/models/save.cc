@@ -50,31 +50,6 @@ void prepare_folder(const std::string& folder) {
   }
 }
 
-// Everything beside the weights that belongs to a language model's folder.
-void copy_companions(const std::string& from, const std::string& to) {
-  static const char* const names[] = {
-      "generation_config.json",
-      "tokenizer.json",
-      "tokenizer_config.json",
-      "special_tokens_map.json",
-      "added_tokens.json",
-      "tokenizer.model",
-      "vocab.json",
-      "merges.txt",
-      "chat_template.jinja",
-      "preprocessor_config.json",
-  };
-  if (fs::equivalent(from, to)) return;
-  for (const char* name : names)
-    if (fs::exists(from + "/" + name))
-      fs::copy_file(from + "/" + name, to + "/" + name, fs::copy_options::overwrite_existing);
-  // Code that config.json names (`auto_map`); it is copied as text and never run by floe.
-  for (const auto& entry : fs::directory_iterator(from))
-    if (entry.path().extension() == ".py")
-      fs::copy_file(entry.path(), to / entry.path().filename(),
-                    fs::copy_options::overwrite_existing);
-}
-
 void write_lm_config(const std::string& from, const std::string& to, std::int64_t vocab,
                      DType dtype) {
   const std::string file = from + "/config.json";
@@ -178,6 +153,30 @@ nlohmann::ordered_json adapter_config(const LoraConfig& config, const std::strin
 }
 
 }  // namespace
+
+void copy_companions(const std::string& from, const std::string& to) {
+  static const char* const names[] = {
+      "generation_config.json",
+      "tokenizer.json",
+      "tokenizer_config.json",
+      "special_tokens_map.json",
+      "added_tokens.json",
+      "tokenizer.model",
+      "vocab.json",
+      "merges.txt",
+      "chat_template.jinja",
+      "preprocessor_config.json",
+  };
+  if (fs::equivalent(from, to)) return;
+  for (const char* name : names)
+    if (fs::exists(from + "/" + name))
+      fs::copy_file(from + "/" + name, to + "/" + name, fs::copy_options::overwrite_existing);
+  // Code that config.json names (`auto_map`); it is copied as text and never run by floe.
+  for (const auto& entry : fs::directory_iterator(from))
+    if (entry.path().extension() == ".py")
+      fs::copy_file(entry.path(), to / entry.path().filename(),
+                    fs::copy_options::overwrite_existing);
+}
 
 void save_language_model(LanguageModel& model, const std::string& lm_folder,
                          const std::string& folder, const WholeParameter& whole,

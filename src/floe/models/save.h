@@ -3,7 +3,8 @@
 //   SaveOptions options{.source = built.source.get(), .write = world.rank() == 0};
 //   save_language_model(*built.model, config.lm, "out", whole, options);
 //
-// Parameters come one at a time through `whole`, so host memory stays near the largest of them.
+// Parameters come one at a time through `whole`, so host memory stays near the largest of them. An
+// empty `whole` takes them from options.source, in pieces of bounded size.
 // Collective where `whole` is: all ranks call with the same arguments except `write`, which is true on
 // one of them. An error of writing is thrown when the last parameter has come, so that no rank leaves
 // the others waiting; the others do not learn of it here.
@@ -36,6 +37,10 @@ struct SaveOptions {
 void save_language_model(LanguageModel& model, const std::string& lm_folder,
                          const std::string& folder, const WholeParameter& whole,
                          const SaveOptions& options);
+
+// Everything beside weights and config.json that belongs to a Hugging Face folder: tokenizer, generation
+// settings, and code that config.json names (as text: floe never runs it).
+void copy_companions(const std::string& from, const std::string& to);
 
 // One file in OpenFlamingo's names: the trained part, or everything. `path` ends with .safetensors, or
 // with .pt or .pth for a file of torch.save that holds a bare state dict.

@@ -21,22 +21,6 @@ void give(const at::Tensor& flat, DType dtype, const SavedTensorReader::Sink& si
   }
 }
 
-// weight + scale · B A, some rows at a time.
-void give_adapted(const at::Tensor& flat, const at::Tensor& a_flat, const at::Tensor& b_flat,
-                  const SavedTensor& tensor, DType dtype, const SavedTensorReader::Sink& sink) {
-  const std::int64_t out = tensor.shape[0], in = tensor.shape[1];
-  const at::Tensor a = a_flat.view({-1, in}).to(at::kFloat);
-  const at::Tensor b = b_flat.view({out, -1}).to(at::kFloat);
-  const at::Tensor weight = flat.view({out, in});
-  const std::int64_t step = std::max<std::int64_t>(1, kStep / std::max<std::int64_t>(1, in));
-  for (std::int64_t row = 0; row < out; row += step) {
-    const std::int64_t rows = std::min(step, out - row);
-    const at::Tensor merged = weight.narrow(0, row, rows).to(at::kFloat) +
-                              b.narrow(0, row, rows).mm(a) * tensor.adapter->scale;
-    give(merged.view({-1}), dtype, sink);
-  }
-}
-
 }  // namespace
 
 std::int64_t SavedTensor::numel() const {
@@ -80,19 +64,50 @@ void SavedTensorReader::hold(const SavedTensor& tensor) {
   }
 }
 
+// Flat; of what is held, or read now.
+at::Tensor SavedTensorReader::elements(const std::string& parameter, std::int64_t first,
+                                       std::int64_t count) const {
+  if (whole_) return held_.at(parameter).narrow(0, first, count);
+  const TensorInfo& info = source_->get(parameter);
+  at::Tensor values = at::empty({count}, at::TensorOptions().dtype(nn::torch_dtype(info.dtype)));
+  nn::read_elements(*source_, info, first, values);
+  return values;
+}
+
+// weight + scale · B A, some rows at a time.
+void SavedTensorReader::give_adapted(const SavedTensor& tensor, DType dtype,
+                                     const Sink& sink) const {
+  const std::int64_t out = tensor.shape[0], in = tensor.shape[1];
+  const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t columns) {
+    return elements(name, 0, rows * columns).to(at::kFloat).view({rows, columns});
+  };
+  const std::int64_t rank = tensor.adapter->rank;
+  const at::Tensor a = matrix(tensor.adapter->a, rank, in),
+                   b = matrix(tensor.adapter->b, out, rank);
+  const std::string& weight = tensor.runs.at(0).parameter;
+  const std::int64_t step = std::max<std::int64_t>(1, kStep / std::max<std::int64_t>(1, in));
+  for (std::int64_t row = 0; row < out; row += step) {
+    const std::int64_t rows = std::min(step, out - row);
+    const at::Tensor base = elements(weight, row * in, rows * in).to(at::kFloat).view({rows, in});
+    const at::Tensor merged = base + b.narrow(0, row, rows).mm(a) * tensor.adapter->scale;
+    give(merged.view({-1}), dtype, sink);
+  }
+}
+
 void SavedTensorReader::read(const SavedTensor& tensor, DType dtype, const Sink& sink) {
   const at::AutoGradMode grad_off(false);
-  hold(tensor);
+  if (whole_) hold(tensor);
   if (!sink) return;
-  if (tensor.adapter) {
-    give_adapted(held_.at(tensor.runs.at(0).parameter), held_.at(tensor.adapter->a),
-                 held_.at(tensor.adapter->b), tensor, dtype, sink);
-    return;
-  }
+  if (tensor.adapter) return give_adapted(tensor, dtype, sink);
   for (const SavedRun& run : tensor.runs) {
-    at::Tensor part = held_.at(run.parameter).narrow(0, run.first, run.count);
-    if (tensor.transposed) part = part.view({tensor.shape[1], tensor.shape[0]}).t().reshape({-1});
-    give(part, dtype, sink);
+    if (tensor.transposed) {
+      const at::Tensor part = elements(run.parameter, run.first, run.count);
+      give(part.view({tensor.shape[1], tensor.shape[0]}).t().reshape({-1}), dtype, sink);
+      continue;
+    }
+    for (std::int64_t done = 0; done < run.count; done += kStep)
+      give(elements(run.parameter, run.first + done, std::min(kStep, run.count - done)), dtype,
+           sink);
   }
 }
 

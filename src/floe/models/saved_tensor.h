@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "floe/core/dtype.h"
+#include "floe/io/tensor_source.h"
 #include "floe/nn/module.h"
 
 namespace floe::models {
@@ -26,6 +27,7 @@ struct SavedRun {
 // A low-rank product that is added to a weight as it is written.
 struct SavedAdapter {
   std::string a, b;  // [rank, in] and [out, rank]
+  std::int64_t rank = 0;
   double scale = 1;
 };
 
@@ -53,18 +55,25 @@ WholeParameter whole_parameters(nn::Module& model);
 
 // Gives tensors in pieces. Between calls it keeps the parameters of the last tensor, which the next
 // one may share; beyond these it needs a bounded buffer.
+//
+// When `whole` is empty the parameters come from `source`, which must have them all, in pieces as
+// well: then the buffer is all the memory there is (and adapters, and tensors that are transposed).
 class SavedTensorReader {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;
 
-  explicit SavedTensorReader(WholeParameter whole) : whole_(std::move(whole)) {}
+  explicit SavedTensorReader(WholeParameter whole, const TensorSource* source = nullptr)
+      : whole_(std::move(whole)), source_(source) {}
   // Collective where `whole` is. An empty sink takes part and drops the bytes.
   void read(const SavedTensor& tensor, DType dtype, const Sink& sink);
 
  private:
   void hold(const SavedTensor& tensor);
+  at::Tensor elements(const std::string& parameter, std::int64_t first, std::int64_t count) const;
+  void give_adapted(const SavedTensor& tensor, DType dtype, const Sink& sink) const;
 
   WholeParameter whole_;
+  const TensorSource* source_;
   std::map<std::string, at::Tensor> held_;  // flattened
 };
 

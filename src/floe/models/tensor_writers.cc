@@ -9,6 +9,7 @@
 #include "floe/io/atomic_file.h"
 #include "floe/io/safetensors_writer.h"
 #include "floe/io/torch_file_writer.h"
+#include "floe/nn/load.h"
 
 namespace floe::models {
 namespace {
@@ -99,16 +100,16 @@ std::vector<Group> split(const std::vector<SavedTensor>& tensors, const SaveOpti
 }  // namespace
 
 DType saved_dtype(const SavedTensor& tensor, const SaveOptions& options) {
-  if (options.dtype) return *options.dtype;
   const TensorInfo* info =
       options.source ? options.source->find(tensor.runs.at(0).parameter) : nullptr;
-  return info ? info->dtype : DType::f32;
+  const DType own = info ? info->dtype : DType::f32;
+  return options.dtype && at::isFloatingType(nn::torch_dtype(own)) ? *options.dtype : own;
 }
 
 void write_safetensors(const std::vector<SavedTensor>& tensors, const std::string& path,
                        const WholeParameter& whole, const SaveOptions& options,
                        const Preparation& prepare) {
-  SavedTensorReader reader(whole);
+  SavedTensorReader reader(whole, options.source);
   Writing writing(options.write, prepare);
   write_one(all_of(tensors), path, reader, options, writing);
   writing.end();
@@ -117,7 +118,7 @@ void write_safetensors(const std::vector<SavedTensor>& tensors, const std::strin
 void write_torch_file(const std::vector<SavedTensor>& tensors, const std::string& path,
                       const WholeParameter& whole, const SaveOptions& options,
                       const Preparation& prepare) {
-  SavedTensorReader reader(whole);
+  SavedTensorReader reader(whole, options.source);
   Writing writing(options.write, prepare);
   std::unique_ptr<TorchFileWriter> file;
   writing.run([&] { file = std::make_unique<TorchFileWriter>(path); });
@@ -142,7 +143,7 @@ void write_shards(const std::vector<SavedTensor>& tensors, const std::string& fo
                   const WholeParameter& whole, const SaveOptions& options,
                   const Preparation& prepare) {
   const std::vector<Group> shards = split(tensors, options);
-  SavedTensorReader reader(whole);
+  SavedTensorReader reader(whole, options.source);
   Writing writing(options.write, prepare);
   nlohmann::json weight_map = nlohmann::json::object();
   std::int64_t total = 0;

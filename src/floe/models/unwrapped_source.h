@@ -1,6 +1,6 @@
-// Weights under their own names, whatever a trainer wrapped around them: `model_state_dict` or
-// `state_dict` of a checkpoint, `module.` of data parallelism, and the marks that FSDP, activation
-// checkpointing and compilation leave in names.
+// Weights under their own names, whatever a trainer wrapped around them: the part of a training state
+// that they lie in (training_state.h; `state_dict.model.` of Lightning), `module.` of data
+// parallelism, and the marks that FSDP, activation checkpointing and compilation leave in names.
 #pragma once
 
 #include <memory>

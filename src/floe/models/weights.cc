@@ -80,7 +80,7 @@ class Assembly {
 
   void place(const nn::NamedParameter& parameter) {
     const Shape shape = parameter.tensor.sizes().vec();
-    if (is_rows(parameter.name)) return place_rows(parameter.name, shape);
+    if (is_rows(parameter.name)) return place_rows(parameter, shape);
     if (const TensorInfo* found = weights_.find(flamingo_names(parameter)))
       take(parameter, weights_, found);
     else if (is_adapter(parameter.name))
@@ -165,14 +165,17 @@ class Assembly {
     return pieces;
   }
 
-  void place_rows(const std::string& name, const Shape& shape) {
+  // A checkpoint may have them apart, as the model has; else they are rows of a file's table.
+  void place_rows(const nn::NamedParameter& parameter, const Shape& shape) {
+    if (const TensorInfo* apart = weights_.find(flamingo_names(parameter)))
+      return take(parameter, weights_, apart);
     if (!table_.found) return;  // a new model, or the table is reported already
     std::vector<WeightPiece> pieces;
     for (const std::int64_t row : model_.decoder().embedding()->trained_rows())
       for (WeightPiece& piece :
            table_pieces(table_.name, table_.source, table_.found, row, {1, shape[1]}))
         pieces.push_back(std::move(piece));
-    result_->add(name, shape, table_.found->dtype, std::move(pieces));
+    result_->add(parameter.name, shape, table_.found->dtype, std::move(pieces));
   }
 
   void place_vision(const std::string& name, const Shape& shape) {
