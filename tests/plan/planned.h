@@ -26,7 +26,7 @@ strategy: {units: [DecoderLayer], mixed_precision: {param: fp32, reduce: fp32, b
 }
 
 inline plan::PlanReport planned(const std::vector<std::string>& changes = {}) {
-  return plan::make_report(small_config(changes));
+  return plan::make_report(plan::subject_of(small_config(changes)));
 }
 
 }  // namespace floe::test

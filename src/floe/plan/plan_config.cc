@@ -1,18 +1,10 @@
 #include "floe/plan/plan_config.h"
 
-#include <algorithm>
-#include <span>
-
 #include "floe/config/schema.h"
 #include "floe/core/error.h"
 
 namespace floe::plan {
 namespace {
-
-// What a configuration for training may have besides, and no plan depends on.
-constexpr std::string_view kOtherBlocks[] = {"run",       "data",       "phases",
-                                             "precision", "checkpoint", "log"};
-constexpr std::string_view kOtherModels[] = {"flamingo", "causal_lm"};
 
 // Sizes beyond these are slips of the keyboard, and sums over them would not fit into 64 bits.
 constexpr std::int64_t kMostRows = 100'000'000, kMostWidth = 1 << 18, kMostLayers = 10'000;
@@ -24,25 +16,6 @@ config::Field<std::int64_t> size_field(config::Schema<ModelConfig>& s, const std
   return s.field(name, member, help).rule(range, "be " + range, [=](std::int64_t value) {
     return value >= least && value <= most;
   });
-}
-
-bool contains(std::span<const std::string_view> names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-void check_blocks(const config::Value& root) {
-  for (const auto& [key, value] : *root.as<config::Map>())
-    require<ConfigError>(!contains(kOtherBlocks, key), value.origin.text(), ": '", key,
-                         "' is a block that floe plan does not read yet; leave it out with ~", key);
-  const config::Value* model = root.at("model");
-  require<ConfigError>(model && !model->is_null(),
-                       "no model is described: give a YAML file with a block 'model:', or set "
-                       "model.type=transformer and its sizes");
-  const config::Value* type = root.at("model.type");
-  if (const auto* name = type ? type->as<std::string>() : nullptr)
-    require<ConfigError>(!contains(kOtherModels, *name), type->origin.text(), ": model.type is ",
-                         *name, ", which floe plan cannot build yet; use transformer with the ",
-                         "sizes of that model");
 }
 
 }  // namespace
@@ -113,9 +86,7 @@ int PlanConfig::world_size() const {
 }
 
 config::Loaded<PlanConfig> load_plan_config(const config::Layers& layers) {
-  const config::Value tree = config::compose(layers);
-  check_blocks(tree);
-  return config::load<PlanConfig>(tree);
+  return config::load<PlanConfig>(layers);
 }
 
 }  // namespace floe::plan

@@ -1,5 +1,5 @@
-// The configuration that `floe plan` reads: the blocks `model:`, `train:`, `strategy:` and `dist:`,
-// and how many ranks there are.
+// What `floe plan` reads for a model that exists only as sizes: the blocks `model:`, `train:`,
+// `strategy:` and `dist:`, and how many ranks there are.
 #pragma once
 
 #include <array>
@@ -60,7 +60,7 @@ struct PlanConfig {
 };
 void describe(config::Schema<PlanConfig>& s);
 
-// Throws ConfigError; blocks and models that floe does not have yet are named as such.
+// Throws ConfigError.
 config::Loaded<PlanConfig> load_plan_config(const config::Layers& layers);
 
 }  // namespace floe::plan

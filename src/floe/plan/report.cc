@@ -7,13 +7,13 @@
 namespace floe::plan {
 namespace {
 
-Holdings holdings_of(const shard::ShardPlan& plan, const OptimizerConfig& optimizer) {
+Holdings holdings_of(const shard::ShardPlan& plan, int values_per_element) {
   Holdings holdings;
   holdings.held = plan.held();
   holdings.held.optimizer_state = 0;
   for (const shard::PlannedGroup& group : plan.groups) {
     const std::int64_t slice = group.shard_bytes();
-    const std::int64_t state = group.trainable ? optimizer.num_moments() * slice : 0;
+    const std::int64_t state = group.trainable ? values_per_element * slice : 0;
     const std::int64_t gradient = group.trainable ? slice : 0;
     holdings.held.optimizer_state += state;
     if (group.resident) holdings.resident += slice;
@@ -56,16 +56,28 @@ std::optional<std::vector<std::string>> trainable_patterns(const PlanConfig& con
   return std::nullopt;
 }
 
-PlanReport make_report(const PlanConfig& config) {
-  PlanReport report;
-  report.config = config;
-  report.model = std::make_shared<models::Transformer>(transformer_size_of(config.model));
+PlanSubject subject_of(const PlanConfig& config) {
+  PlanSubject subject;
+  subject.type = config.model.type;
+  subject.model = std::make_shared<models::Transformer>(transformer_size_of(config.model));
+  subject.trainable = trainable_patterns(config);
+  subject.strategy = config.strategy;
+  if (config.train.optimizer.type == OptimizerConfig::Type::sgd) subject.optimizer = "sgd";
+  subject.values_per_element = config.train.optimizer.num_moments();
+  subject.world_size = config.world_size();
+  return subject;
+}
 
-  shard::ShardOptions options = shard_options_of(config.strategy);
-  options.trainable = trainable_patterns(config);
-  const shard::Policy policy = policy_of(config.strategy, *report.model);
-  report.plan = make_plan(*report.model, policy, options, config.world_size());
-  report.holdings = holdings_of(report.plan, config.train.optimizer);
+PlanReport make_report(PlanSubject planned) {
+  PlanReport report;
+  report.subject = std::move(planned);
+  const PlanSubject& subject = report.subject;
+
+  shard::ShardOptions options = shard_options_of(subject.strategy);
+  options.trainable = subject.trainable;
+  const shard::Policy policy = policy_of(subject.strategy, *subject.model);
+  report.plan = make_plan(*subject.model, policy, options, subject.world_size);
+  report.holdings = holdings_of(report.plan, subject.values_per_element);
   report.moved = report.plan.moved();
   report.padding = padding_of(report.plan);
   for (const shard::PlannedParameter& parameter : report.plan.parameters)
@@ -74,8 +86,8 @@ PlanReport make_report(const PlanConfig& config) {
   options.strategy = shard::Strategy::no_shard;
   options.frozen.residency = shard::Residency::sharded;
   options.cpu_offload = false;
-  const shard::ShardPlan whole = make_plan(*report.model, policy, options, config.world_size());
-  report.unsharded_holdings = holdings_of(whole, config.train.optimizer);
+  const shard::ShardPlan whole = make_plan(*subject.model, policy, options, subject.world_size);
+  report.unsharded_holdings = holdings_of(whole, subject.values_per_element);
   report.unsharded_moved = whole.moved();
   return report;
 }

@@ -1,13 +1,14 @@
 // What a configuration means for one rank, in numbers, before anything runs. Built from a model
 // without memory, by the same planner that the engine uses.
 //
-//   const PlanReport report = make_report(load_plan_config(layers).config);
+//   const PlanReport report = make_report(subject_of(load_plan_config(layers).config));
 //   std::cout << to_text(report);
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,9 +31,19 @@ struct Padding {
   std::int64_t num_groups = 0, numel = 0;
 };
 
+// What is planned.
+struct PlanSubject {
+  std::string type;                                   // of the model, in words
+  std::shared_ptr<torch::nn::Module> model;           // hollow
+  std::optional<std::vector<std::string>> trainable;  // patterns; null: what requires gradients
+  StrategyConfig strategy;
+  std::string optimizer = "adamw";
+  int values_per_element = 2;  // that it keeps of what trains
+  int world_size = 1;
+};
+
 struct PlanReport {
-  PlanConfig config;
-  std::shared_ptr<torch::nn::Module> model;  // hollow; the plans refer to it
+  PlanSubject subject;  // the plans refer to its model
   std::int64_t trainable_numel = 0, frozen_numel = 0;
 
   shard::ShardPlan plan;
@@ -51,8 +62,10 @@ models::TransformerSize transformer_size_of(const ModelConfig& model);
 // there are some, else everything: null).
 std::optional<std::vector<std::string>> trainable_patterns(const PlanConfig& config);
 
+PlanSubject subject_of(const PlanConfig& config);
+
 // Throws ConfigError for units, patterns, sizes and budgets that cannot be.
-PlanReport make_report(const PlanConfig& config);
+PlanReport make_report(PlanSubject subject);
 
 // Tables for people, at most about 100 columns wide.
 std::string to_text(const PlanReport& report);

@@ -68,11 +68,11 @@ Json to_json(const PlanReport& report) {
   for (const shard::PlannedGroup& group : plan.groups) groups.push_back(group_json(plan, group));
   return {{"world_size", plan.world_size},
           {"model",
-           {{"type", report.config.model.type},
+           {{"type", report.subject.type},
             {"numel", report.trainable_numel + report.frozen_numel},
             {"trainable_numel", report.trainable_numel},
             {"frozen_numel", report.frozen_numel}}},
-          {"strategy", name_of(shard_options_of(report.config.strategy).strategy)},
+          {"strategy", name_of(shard_options_of(report.subject.strategy).strategy)},
           {"units", units},
           {"groups", groups},
           {"padding", {{"groups", report.padding.num_groups}, {"numel", report.padding.numel}}},

@@ -24,10 +24,9 @@ std::string percent(std::int64_t part, std::int64_t whole) {
 std::string some(std::int64_t bytes) { return bytes > 0 ? format_bytes(bytes) : "-"; }
 
 std::string header(const PlanReport& report) {
-  const auto& model = report.config.model;
-  const auto& strategy = report.config.strategy;
+  const auto& strategy = report.subject.strategy;
   const std::int64_t all = report.trainable_numel + report.frozen_numel;
-  std::string out = str(model.type, " with ", format_count(all), " parameters: ");
+  std::string out = str(report.subject.type, " with ", format_count(all), " parameters: ");
   if (report.trainable_numel == 0)
     out += "all of them frozen";
   else if (report.frozen_numel == 0)
@@ -108,10 +107,7 @@ std::string holds_table(const PlanReport& report) {
   both("trainable slices (masters)", held.trainable_shards);
   both("frozen slices", held.frozen_shards - holdings.resident);
   both("resident frozen parameters", holdings.resident);
-  both(str("optimizer state (",
-           report.config.train.optimizer.type == OptimizerConfig::Type::adamw ? "adamw" : "sgd",
-           ")"),
-       held.optimizer_state);
+  both(str("optimizer state (", report.subject.optimizer, ")"), held.optimizer_state);
   step("gradients of the slices", held.gradient_shards);
   step("gathered or cast parameters", held.pool);
   step("gradients before reduction", held.gradient_buffers);

@@ -37,13 +37,22 @@ std::string key_of(const shard::ShardPlan& plan, std::size_t unit_index) {
 }
 
 std::string label_of(const shard::ShardPlan& plan, const UnitRow& row) {
-  const shard::PlannedUnit& first = plan.units[row.units.front()];
-  if (row.units.size() == 1) return first.label();
+  const std::string& first = plan.units[row.units.front()].name;
+  if (row.units.size() == 1) return plan.units[row.units.front()].label();
   const std::string& last = plan.units[row.units.back()].name;
-  const std::size_t dot = last.rfind('.');
-  const bool ends_alike = dot != std::string::npos && is_digit(last[dot + 1]) &&
-                          first.name.substr(0, dot + 1) == last.substr(0, dot + 1);
-  return str(first.name, " … ", ends_alike ? last.substr(dot + 1) : last);
+  // Where they differ, from the beginning of a number to its end.
+  std::size_t begin = 0, end = 0;
+  while (begin < first.size() && begin < last.size() && first[begin] == last[begin]) ++begin;
+  while (begin > 0 && is_digit(first[begin - 1])) --begin;
+  const auto from_end = [](const std::string& text, std::size_t i) {
+    return text[text.size() - 1 - i];
+  };
+  while (end < first.size() - begin && end < last.size() - begin &&
+         from_end(first, end) == from_end(last, end))
+    ++end;
+  while (end > 0 && is_digit(first[first.size() - end])) --end;
+  return str(first.substr(0, first.size() - end), " … ",
+             last.substr(begin, last.size() - end - begin), first.substr(first.size() - end));
 }
 
 }  // namespace

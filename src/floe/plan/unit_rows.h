@@ -11,7 +11,7 @@ namespace floe::plan {
 // Units of one class whose names differ only in a number and whose groups are equal.
 struct UnitRow {
   std::vector<std::size_t> units;  // of the plan, in order
-  std::string label;               // "embed", "layers.0 … 31", "layers.0.mlp … layers.31.mlp"
+  std::string label;               // "embed", "layers.0 … 31", "layers.0 … 31.mlp"
 };
 
 // In the order of their first units.
