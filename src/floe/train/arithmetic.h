@@ -1,0 +1,30 @@
+// How much arithmetic a pass over a batch needs: the multiplications and additions of its matrix
+// products, forward and backward. What an implementation does beyond it (recomputed layers, padding)
+// does not count, so that TFLOP/s from it can be compared.
+//
+// Note [Needed arithmetic]
+// A matrix of n elements costs 2n for each row that it is applied to: n = tokens of the text for the
+// decoder, labelled ones for its head, patches of the pictures for the tower, latents for the
+// resampler. Backward costs the same again for the gradient of the input, wherever something below
+// trains, and once more for that of the matrix, if it trains. The tower has no backward. Attention
+// costs 4 · pairs · width per layer, half of the pairs under a causal mask, and twice that in backward.
+#pragma once
+
+#include "floe/batch/packed_batch.h"
+#include "floe/models/language_model.h"
+#include "floe/shard/plan.h"
+
+namespace floe::train {
+
+class Arithmetic {
+ public:
+  Arithmetic(const shard::ShardPlan& plan, const models::LanguageModel& model);
+
+  // Floating-point operations of forward and backward.
+  double of(const PackedBatch& batch, const models::ModelInput& input) const;
+
+ private:
+  double per_token_ = 0, per_image_ = 0, per_label_ = 0, per_pair_ = 0;
+};
+
+}  // namespace floe::train

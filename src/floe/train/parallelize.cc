@@ -1,0 +1,30 @@
+#include "floe/train/parallelize.h"
+
+#include "floe/plan/strategy_options.h"
+
+namespace floe::train {
+
+std::shared_ptr<comm::World> join_world(const DistConfig& config) {
+  comm::WorldOptions options;
+  options.backend = comm::backend_from_name(config.backend);
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_s * 1000));
+  comm::ManualInit init{.url = config.init};
+  if (config.rank) init.rank = static_cast<int>(*config.rank);
+  if (config.world_size) init.world_size = static_cast<int>(*config.world_size);
+  options.rendezvous = comm::find_rendezvous(init, comm::process_environment());
+  return comm::World::join(options);
+}
+
+std::shared_ptr<shard::Engine> parallelize(const RunConfig& config, const models::BuiltModel& built,
+                                           std::shared_ptr<comm::World> world) {
+  shard::ShardOptions options = plan::shard_options_of(config.strategy);
+  options.world = std::move(world);
+  options.trainable = config.train.trainable;
+  options.source = built.source.get();
+  options.seed = config.run.seed;
+  if (config.precision.autocast)
+    options.autocast = plan::scalar_type_of(*config.precision.autocast);
+  return shard::fully_shard(built.module, plan::policy_of(config.strategy, *built.module), options);
+}
+
+}  // namespace floe::train

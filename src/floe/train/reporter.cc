@@ -1,0 +1,146 @@
+#include "floe/train/reporter.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "floe/config/value_json.h"
+#include "floe/core/log.h"
+#include "floe/core/version.h"
+#include "floe/diag/device_memory.h"
+#include "floe/train/device_peak.h"
+#include "floe/train/precision.h"
+
+namespace floe::train {
+namespace {
+
+// A batch so many times larger than the noise scale is pointed out.
+constexpr double kFarAboveNoise = 10;
+
+void append_line(const std::string& path, const std::string& line) {
+  std::ofstream file(path, std::ios::app);
+  file << line + "\n" << std::flush;
+  if (!file) log::warn(path, " cannot be written");
+}
+
+}  // namespace
+
+Reporter::Reporter(const config::Loaded<RunConfig>& loaded, comm::World& world)
+    : config_(loaded.config),
+      world_(world),
+      config_json_(config::to_json(loaded.values)),
+      folder_(loaded.config, config::print_config(loaded.values), world),
+      diagnostics_(config_, loaded.values, world),
+      precision_(precision_lines(config_, loaded.values)),
+      peak_tflops_(peak_tflops(config_, world.device())) {}
+
+Reporter::~Reporter() = default;
+
+void Reporter::begin(std::int64_t first_step, std::int64_t total_steps, shard::Engine& engine,
+                     const optim::Optimizer& optimizer, const models::BuiltModel& built) {
+  arithmetic_.emplace(engine.plan(), *built.model);
+  // With diagnostics the same is said with everything else about the strategy.
+  if (world_.rank() == 0 && !config_.log.diagnostics)
+    for (const std::string& line : precision_) log::info("precision: ", line);
+  diagnostics_.begin(engine, optimizer);
+  if (world_.rank() != 0) return;
+
+  metrics::RunInfo run;
+  run.name = config_.run.name;
+  run.folder = folder_.path();
+  run.config = config_json_;
+  run.world_size = world_.size();
+  run.first_step = first_step;
+  run.version = kVersion;
+  metrics::LoggerOptions options{
+      .jsonl = config_.log.jsonl, .tensorboard = config_.log.tensorboard, .wandb_mode = "disabled"};
+  if (const auto& wandb = config_.log.wandb; wandb && wandb->mode == WandbConfig::Mode::offline) {
+    options.wandb_mode = "offline";
+    run.project = wandb->project;
+    run.entity = wandb->entity.value_or("");
+  }
+  logger_ = metrics::open_logger(run, options);
+  progress_ =
+      std::make_unique<metrics::ProgressLine>(first_step, total_steps, config_.log.every_steps);
+  log::info("training: ", total_steps - first_step, " of ", total_steps, " steps on ",
+            world_.size(), world_.size() == 1 ? " rank" : " ranks", "; the run's files are in ",
+            folder_.path());
+}
+
+void Reporter::count_work(const PackedBatch& batch, const models::ModelInput& input) {
+  flops_ += arithmetic_->of(batch, input);
+}
+
+void Reporter::step(StepRecord& record) {
+  const double flops = std::exchange(flops_, 0.0);
+  auto numbers = diagnostics_.after_step(record.step);
+  if (world_.rank() != 0) return;
+  record.others.insert(record.others.end(), numbers.begin(), numbers.end());
+  if (record.step_s > 0) record.teraflops = flops / record.step_s / 1e12;
+  if (peak_tflops_) record.mfu = record.teraflops / *peak_tflops_;
+  record.memory_peak =
+      std::max(diagnostics_.peak_bytes(), diag::device_memory(world_.device()).peak_bytes);
+  diag::reset_peak(world_.device());
+  logger_->write(to_metrics(record, world_.size()));
+  progress_->update(to_progress(record, world_.size()));
+  tell_validation(record);
+  watch_noise(record);
+}
+
+void Reporter::tell_validation(const StepRecord& record) {
+  std::vector<std::string> parts;
+  for (const auto& [name, value] : record.others)
+    if (name.starts_with("val_")) parts.push_back(str(name, " ", value));
+  if (!parts.empty()) log::info("validation after step ", record.step, ": ", join(parts, "  "));
+}
+
+void Reporter::watch_noise(const StepRecord& record) {
+  if (!record.noise_scale || noise_told_) return;
+  double batch = 0;
+  for (const auto& source : record.sources) batch += static_cast<double>(source.samples);
+  if (batch < kFarAboveNoise * *record.noise_scale) return;
+  noise_told_ = true;
+  log::warn("a step has ", batch, " samples, but the gradient's noise justifies only about ",
+            *record.noise_scale,
+            " (gradient_noise_scale): a smaller batch would learn as much per step, and very large "
+            "ones can cost quality");
+}
+
+void Reporter::skipped(std::int64_t step, const std::vector<PackedBatch>& batches) {
+  nlohmann::json keys = nlohmann::json::array();
+  for (const PackedBatch& batch : batches)
+    for (const std::string& key : batch.sample_keys) keys.push_back(key);
+  append_line(folder_.path() + "/skipped.jsonl",
+              nlohmann::json{{"step", step}, {"rank", world_.rank()}, {"samples", keys}}.dump(
+                  -1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void Reporter::saved(const std::string& checkpoint, std::int64_t step) {
+  if (!logger_ || !config_.log.wandb || !config_.log.wandb->checkpoints) return;
+  logger_->add_files(checkpoint, str("checkpoints/step_", step));
+}
+
+void Reporter::end(const std::string& data_report, std::int64_t step, bool stopped) {
+  diagnostics_.end();
+  if (world_.rank() != 0) return;
+  progress_.reset();
+  std::istringstream lines(data_report);
+  for (std::string line; std::getline(lines, line);) log::info("data: ", line);
+  if (stopped)
+    log::info("stopped after step ", step, ", with a checkpoint; the same command goes on from it");
+  else
+    log::info("done: ", step, " steps");
+  logger_->finish(stopped ? 1 : 0);
+}
+
+void Reporter::failed() {
+  try {
+    progress_.reset();
+    diagnostics_.end();
+    if (logger_) logger_->finish(1);
+  } catch (const std::exception& e) {
+    log::warn("the logs could not be closed: ", e.what());
+  }
+}
+
+}  // namespace floe::train

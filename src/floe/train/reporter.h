@@ -1,0 +1,71 @@
+// What a run writes about itself: its folder, logs, metrics, progress and diagnostics.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "floe/batch/packed_batch.h"
+#include "floe/comm/world.h"
+#include "floe/diag/memory_points.h"
+#include "floe/metrics/logger.h"
+#include "floe/metrics/progress.h"
+#include "floe/models/build.h"
+#include "floe/optim/optimizer.h"
+#include "floe/shard/engine.h"
+#include "floe/train/arithmetic.h"
+#include "floe/train/diagnostics.h"
+#include "floe/train/run_config.h"
+#include "floe/train/run_folder.h"
+#include "floe/train/step_record.h"
+
+namespace floe::train {
+
+using diag::MemoryPoint;
+
+class Reporter {
+ public:
+  // Collective: opens the run's folder.
+  Reporter(const config::Loaded<RunConfig>& loaded, comm::World& world);
+  ~Reporter();
+
+  // Everything is built: `first_step` updates are done, `total_steps` is the goal.
+  void begin(std::int64_t first_step, std::int64_t total_steps, shard::Engine& engine,
+             const optim::Optimizer& optimizer, const models::BuiltModel& built);
+  void mark(MemoryPoint point) { diagnostics_.mark(point); }
+  // A pass over this input was made: its arithmetic counts for TFLOP/s.
+  void count_work(const PackedBatch& batch, const models::ModelInput& input);
+  // Fills in what only the reporter knows, and writes the record.
+  void step(StepRecord& record);
+  // Which samples the loss was not finite for: RUN/skipped.jsonl of this rank.
+  void skipped(std::int64_t step, const std::vector<PackedBatch>& batches);
+  // A finished save lies there.
+  void saved(const std::string& checkpoint, std::int64_t step);
+  void end(const std::string& data_report, std::int64_t step, bool stopped);
+  void failed();
+
+  // The resolved configuration.
+  const nlohmann::json& config_json() const { return config_json_; }
+
+ private:
+  void tell_validation(const StepRecord& record);
+  // Points out, once, a batch far above what the gradient's noise justifies.
+  void watch_noise(const StepRecord& record);
+
+  const RunConfig config_;
+  comm::World& world_;
+  nlohmann::json config_json_;
+  RunFolder folder_;
+  Diagnostics diagnostics_;
+  std::unique_ptr<metrics::Logger> logger_;          // rank 0
+  std::unique_ptr<metrics::ProgressLine> progress_;  // rank 0
+  std::vector<std::string> precision_;               // lines
+  std::optional<Arithmetic> arithmetic_;
+  double flops_ = 0;  // of this rank since the last record
+  std::optional<double> peak_tflops_;
+  bool noise_told_ = false;
+};
+
+}  // namespace floe::train

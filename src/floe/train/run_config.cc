@@ -1,0 +1,147 @@
+#include "floe/train/run_config.h"
+
+#include <filesystem>
+
+#include "floe/config/schema.h"
+
+namespace floe::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string data_problem(const RunConfig& c) {
+  const bool images = c.data.laion || c.data.mmc4;
+  if (!images && !c.data.text && !c.data.batches)
+    return "names nothing to train on; set data.laion, data.mmc4, data.text or data.batches";
+  if (c.model.type == models::ModelConfig::Type::causal_lm && images)
+    return "has image-text sources, which a causal_lm cannot read; use data.text";
+  if (c.model.type == models::ModelConfig::Type::flamingo && c.data.text)
+    return "has plain text, which a flamingo is not trained on; use data.laion and data.mmc4";
+  return "";
+}
+
+std::string validation_problem(const RunConfig& c) {
+  const auto& shards = c.train.validation.shards.by_source;
+  const std::vector<std::string> sources = c.data.sources();
+  for (const auto& [source, pattern] : shards) {
+    if (source.empty() && sources.size() != 1)
+      return str("has validation.shards without a source, but the run has ", sources.size(),
+                 " sources; write shards: {", sources.empty() ? "laion" : sources.front(), ": …}");
+    if (!source.empty() && std::find(sources.begin(), sources.end(), source) == sources.end())
+      return str("has validation.shards of '", source,
+                 "', which is no source of data:", did_you_mean(source, sources));
+  }
+  return "";
+}
+
+fs::path folder_of(const config::Layers& layers) {
+  return layers.files.empty() ? "." : fs::path(layers.files.front()).parent_path();
+}
+
+// One phase is a run with another set of parameters; its settings go where those of a run are.
+void apply_phase(RunConfig& config) {
+  if (config.phases.empty()) return;
+  const PhaseConfig& phase = config.phases.front();
+  config.train.trainable = phase.train;
+  if (phase.steps) config.train.steps = phase.steps;
+  if (phase.lr) config.train.optimizer.lr = *phase.lr;
+  if (phase.weight_decay) config.train.optimizer.weight_decay = *phase.weight_decay;
+}
+
+}  // namespace
+
+void describe(config::Schema<RunSection>& s) {
+  s.field("name", &RunSection::name, "Name of the run; its files are in dir/name")
+      .not_empty()
+      .rule("without '/'", "be a plain name without '/'", [](const std::string& name) {
+        return name.find('/') == std::string::npos && name != "." && name != "..";
+      });
+  s.field("dir", &RunSection::dir, "Folder of all runs").not_empty();
+  s.field("seed", &RunSection::seed, "Of everything random: new weights, order of data, dropout");
+  s.field("resume", &RunSection::resume,
+          "auto: from the run's own newest valid checkpoint; never; or the path of a checkpoint")
+      .not_empty();
+}
+
+bool RunConfig::computes_in_fp16() const {
+  return strategy.mixed_precision.param == DType::f16 ||
+         (precision.autocast && *precision.autocast == DType::f16);
+}
+
+void describe(config::Schema<RunConfig>& s) {
+  using C = RunConfig;
+  s.section("run", &C::run, "Name, place and seed of the run");
+  s.section("dist", &C::dist, "How the ranks find each other");
+  s.section("model", &C::model, "What is trained");
+  s.section("data", &C::data, "What it is trained on");
+  s.section("train", &C::train, "How a step goes and how many there are");
+  s.field("phases", &C::phases, "Sets of parameters that train in turn; empty: train.trainable");
+  s.section("strategy", &C::strategy, "How the model's state is spread over the ranks");
+  s.section("precision", &C::precision, "Autocast and loss scaling");
+  s.section("checkpoint", &C::checkpoint, "When and how the run is saved");
+  s.section("log", &C::log, "What is written and how often");
+  s.check("train", [](const C& c) {
+    const bool phase = !c.phases.empty() && c.phases.front().steps;
+    if (c.train.steps || c.train.epochs || phase) return "";
+    return "says neither steps nor epochs; set train.steps or train.epochs";
+  });
+  s.check("train", validation_problem);
+  s.check("phases", [](const C& c) {
+    if (c.phases.size() > 1)
+      return str("has ", c.phases.size(),
+                 " entries, but floe trains one set of parameters in a run; keep one of them");
+    if (!c.phases.empty() && c.train.trainable)
+      return std::string("and train.trainable both say what trains; keep one of them");
+    return std::string();
+  });
+  s.check("data", data_problem);
+  s.check("precision", [](const C& c) {
+    return c.precision.loss_scale && !c.computes_in_fp16()
+               ? "has a loss_scale, which only fp16 needs; remove it, or train in fp16"
+               : "";
+  });
+  s.check("checkpoint", [](const C& c) {
+    return c.checkpoint.every_epochs && !c.train.epochs
+               ? "has every_epochs, but train.epochs is not set; use every_steps"
+               : "";
+  });
+}
+
+void resolve_model_paths(models::ModelConfig& model, const config::Layers& layers) {
+  const auto resolve = [&](std::string& path) {
+    if (path.empty()) return;
+    const fs::path beside = folder_of(layers) / path;
+    if (fs::exists(path))
+      path = fs::absolute(path).lexically_normal().string();
+    else if (fs::exists(beside))
+      path = fs::absolute(beside).lexically_normal().string();
+  };
+  for (std::string* path : {&model.lm, &model.vision, &model.weights, &model.tokenizer})
+    resolve(*path);
+  if (model.lora) resolve(model.lora->weights);
+}
+
+config::Loaded<RunConfig> load_run_config(const config::Layers& layers) {
+  auto loaded = config::load<RunConfig>(layers);
+  RunConfig& config = loaded.config;
+  resolve_model_paths(config.model, layers);
+  const fs::path folder = folder_of(layers);
+  const auto resolve_batches = [&](std::optional<std::string>& path) {
+    if (!path || path->starts_with("/") || fs::exists(*path)) return;
+    // The name may have {rank} in it, so its folder decides.
+    const fs::path parent = fs::path(*path).parent_path();
+    if (parent.empty() || !fs::exists(parent))
+      if (const auto beside = folder / *path; fs::exists(beside.parent_path()))
+        path = beside.lexically_normal().string();
+  };
+  resolve_batches(config.data.batches);
+  resolve_batches(config.train.validation.batches);
+  apply_phase(config);
+  // What was resolved is what is printed and kept.
+  config::Value values = config::schema_of<RunConfig>().write(config, config::Write::all);
+  config::adopt_origins(values, loaded.values);
+  loaded.values = std::move(values);
+  return loaded;
+}
+
+}  // namespace floe::train

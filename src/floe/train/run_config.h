@@ -1,0 +1,51 @@
+// The whole configuration of `floe train`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "floe/checkpoint/checkpoint_config.h"
+#include "floe/config/dist.h"
+#include "floe/config/load.h"
+#include "floe/config/log.h"
+#include "floe/config/strategy.h"
+#include "floe/config/train.h"
+#include "floe/data/data_config.h"
+#include "floe/models/model_config.h"
+
+namespace floe::train {
+
+struct RunSection {
+  std::string name = "run", dir = "runs";
+  std::uint64_t seed = 0;
+  std::string resume = "auto";  // auto, never, or the path of a checkpoint
+
+  std::string folder() const { return dir + "/" + name; }
+};
+void describe(config::Schema<RunSection>& s);
+
+struct RunConfig {
+  RunSection run;
+  DistConfig dist;
+  models::ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  std::vector<PhaseConfig> phases;
+  StrategyConfig strategy;
+  PrecisionConfig precision;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+
+  bool computes_in_fp16() const;
+};
+void describe(config::Schema<RunConfig>& s);
+
+// Paths of the model become absolute ones: relative to the working folder, else to the first YAML.
+void resolve_model_paths(models::ModelConfig& model, const config::Layers& layers);
+
+// Paths of the model and of prepared batches are relative to the working folder, else to the first
+// YAML. A single phase has become part of `train`.
+config::Loaded<RunConfig> load_run_config(const config::Layers& layers);
+
+}  // namespace floe::train

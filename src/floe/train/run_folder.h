@@ -1,0 +1,28 @@
+// The folder of a run, run.dir/run.name.
+#pragma once
+
+#include <string>
+
+#include "floe/comm/world.h"
+#include "floe/train/run_config.h"
+
+namespace floe::train {
+
+class RunFolder {
+ public:
+  // Collective. Makes the folder, locks it against a second run, writes config.yaml and lets this
+  // rank's log go to logs/rank_R.log as well. With run.resume=never an earlier run that is there moves
+  // aside to NAME.1, NAME.2, …. Throws ConfigError when another run works in it or it cannot be written.
+  RunFolder(const RunConfig& config, const std::string& config_yaml, comm::World& world);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int lock_ = -1;  // rank 0
+};
+
+}  // namespace floe::train

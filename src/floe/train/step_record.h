@@ -1,0 +1,35 @@
+// What one step came to, as people and loggers see it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "floe/metrics/logger.h"
+#include "floe/metrics/progress.h"
+#include "floe/train/step_sums.h"
+
+namespace floe::train {
+
+struct StepRecord {
+  std::int64_t step = 0, epoch = 0;
+  double lr = 0, gradient_norm = 0;           // the norm is global, before clipping
+  std::vector<StepTotals::OfSource> sources;  // losses are means over ranks, before weights
+  std::int64_t tokens = 0;                    // all ranks together
+  std::int64_t skipped = 0, bad_samples = 0;  // so far, all ranks together
+  double data_s = 0, step_s = 0;
+  std::optional<double> loss_scale;   // with fp16
+  std::optional<double> noise_scale;  // see noise_scale.h
+  double teraflops = 0;               // per second and rank; 0: unknown
+  std::optional<double> mfu;
+  std::int64_t memory_peak = 0;                        // of this rank, since the last record
+  std::optional<double> checkpoint_s;                  // for which a save held the training
+  std::vector<std::pair<std::string, double>> others;  // of validation and diagnostics
+};
+
+metrics::Record to_metrics(const StepRecord& record, int world_size);
+metrics::Progress to_progress(const StepRecord& record, int world_size);
+
+}  // namespace floe::train

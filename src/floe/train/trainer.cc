@@ -1,0 +1,311 @@
+#include "floe/train/trainer.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "floe/core/hash.h"
+#include "floe/core/log.h"
+#include "floe/data/packing.h"
+#include "floe/train/parallelize.h"
+#include "floe/train/precision.h"
+#include "floe/train/run_setup.h"
+#include "floe/train/validation.h"
+
+namespace floe::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::string keys_of(const std::vector<PackedBatch>& batches) {
+  constexpr std::size_t kMost = 16;
+  std::vector<std::string> keys;
+  for (const PackedBatch& batch : batches)
+    keys.insert(keys.end(), batch.sample_keys.begin(), batch.sample_keys.end());
+  if (keys.size() > kMost) {
+    const std::string rest = str(keys.size() - kMost, " more");
+    keys.resize(kMost);
+    keys.push_back(rest);
+  }
+  return join(keys, ", ");
+}
+
+}  // namespace
+
+Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::World> world,
+                 const std::atomic<bool>& stop)
+    : config_(loaded.config),
+      world_(std::move(world)),
+      stop_requested_(stop),
+      built_(models::build_model(config_.model, config_.run.seed)),
+      loss_scale_(
+          config_.computes_in_fp16() ? config_.precision.loss_scale.value_or(kFirstLossScale) : 0) {
+  reporter_ = std::make_unique<Reporter>(loaded, *world_);
+  engine_ = parallelize(config_, built_, world_);
+  built_.module->train();
+  optimizer_ = make_optimizer(config_.train.optimizer, *engine_);
+  if (config_.train.ema.decay)
+    ema_ = std::make_unique<optim::Ema>(*engine_, *config_.train.ema.decay);
+  checkpoints_ = std::make_unique<checkpoint::Checkpointer>(
+      checkpointer_options(config_, built_, *engine_, *optimizer_, ema_.get()));
+  resume();
+  open_data();
+  total_steps_ = count_steps();
+  schedule_ = {static_cast<optim::LrSchedule::Kind>(config_.train.schedule.type),
+               config_.train.schedule.warmup_steps, total_steps_};
+  validation_ = make_validation(config_, built_, *engine_);
+  // Micro-batches and passes over other sources would be reductions of other batches.
+  measures_noise_ =
+      world_->size() > 1 && config_.train.gradient_accumulation == 1 &&
+      (config_.train.packed || (!config_.data.batches && config_.data.sources().size() == 1));
+  reporter_->begin(step_, total_steps_, *engine_, *optimizer_, built_);
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::run() {
+  try {
+    while (step_ < total_steps_ && !stopping_) {
+      StepRecord record;
+      const auto begin = Clock::now();
+      if (!train_step(record)) continue;
+      record.step_s = seconds_since(begin);
+      after_step(record);
+    }
+    checkpoints_->wait();
+    reporter_->end(loader_->report(), step_, stopped());
+  } catch (...) {
+    reporter_->failed();
+    if (config_.checkpoint.on_exception && loader_)
+      checkpoints_->emergency(step_, shared_state(), data_before_.save());
+    throw;
+  }
+}
+
+// A function of the step, so that a resumed run drops out what the unbroken one would.
+std::uint64_t Trainer::dropout_seed() const {
+  return Hash64()
+      .add("dropout")
+      .add(config_.run.seed)
+      .add(static_cast<std::uint64_t>(attempts_))
+      .add(static_cast<std::uint64_t>(world_->rank()))
+      .value();
+}
+
+bool Trainer::train_step(StepRecord& record) {
+  const auto begin = Clock::now();
+  data_before_ = loader_->state();
+  at::manual_seed(dropout_seed());
+  const std::vector<PackedBatch> batches = read_batches();
+  record.data_s = seconds_since(begin);
+  reporter_->mark(MemoryPoint::batch_start);
+
+  std::vector<double> divisors;
+  if (config_.train.loss_mean == TrainConfig::LossMean::global) divisors = global_divisors(batches);
+  const bool measure = measures_noise_ && (step_ + 1) % config_.log.every_steps == 0;
+  if (measure) engine_->measure_local_gradients(true);
+  StepSums sums;
+  for (const PackedBatch& batch : batches) forward_backward(batch, divisors, sums);
+
+  const bool finite_here = sums.finite();
+  std::vector<double> values = sums.values(count_bad(*loader_), stop_requested_);
+  if (measure) values.push_back(engine_->take_local_square());
+  const shard::Agreement all = engine_->agree(finite_here, values);
+  engine_->measure_local_gradients(false);
+  const StepTotals totals(all.sums);
+  ++attempts_;
+  stopping_ = totals.stop;
+  const double scale = loss_scale_.value();
+  loss_scale_.update(all.finite);
+  if (!all.finite) {
+    skip(batches, finite_here);
+    return false;
+  }
+  skipped_in_a_row_ = 0;
+
+  const double norm = all.gradient_norm / scale;
+  if (loss_scale_.active()) {
+    engine_->scale_gradients(1 / scale);
+    record.loss_scale = scale;
+  }
+  if (measure) {
+    double samples = 0;
+    for (const auto& source : totals.sources) samples += static_cast<double>(source.samples);
+    const int ranks = world_->size();
+    noise_.add(totals.rest[0] / ranks / (scale * scale), norm * norm, samples / ranks, ranks);
+    record.noise_scale = noise_.value();
+  }
+  record.gradient_norm = norm;
+  update(norm, record);
+  record.step = step_;
+  record.epoch = epoch_;
+  record.sources = totals.sources;
+  record.tokens = totals.tokens;
+  record.bad_samples = totals.bad_samples;
+  record.skipped = skipped_;
+  return true;
+}
+
+std::vector<PackedBatch> Trainer::read_batches() {
+  std::vector<PackedBatch> batches;
+  epoch_ended_ = false;
+  for (std::int64_t i = 0; i < config_.train.gradient_accumulation; ++i) {
+    const data::Step step = loader_->next();
+    epoch_ = step.epoch;
+    epoch_ended_ = epoch_ended_ || step.ends_epoch;
+    if (config_.train.packed)
+      batches.push_back(data::pack(step));
+    else
+      for (std::size_t b = 0; b < step.batches.size(); ++b) batches.push_back(data::pack(step, b));
+  }
+  return batches;
+}
+
+void Trainer::forward_backward(const PackedBatch& batch, const std::vector<double>& divisors,
+                               StepSums& sums) {
+  models::InputOptions options;
+  options.device = world_->device();
+  options.dtype = compute_dtype(config_);
+  options.num_sources = static_cast<std::int64_t>(kNumSources);
+  options.loss.weight = loss_weights(config_.data);
+  options.loss.divisor = divisors;
+  const double shares =
+      divisors.empty() ? static_cast<double>(config_.train.gradient_accumulation) : 1;
+  for (double& weight : options.loss.weight) weight *= loss_scale_.value() / shares;
+
+  const auto input = models::prepare(*built_.model, batch, options);
+  const auto [loss, loss_of_source] = models::training_loss(*built_.model, input);
+  reporter_->mark(MemoryPoint::after_forward);
+  loss.backward();
+  reporter_->mark(MemoryPoint::after_backward);
+  sums.add(batch, *input, loss_of_source);
+  reporter_->count_work(batch, *input);
+}
+
+std::vector<double> Trainer::global_divisors(const std::vector<PackedBatch>& batches) {
+  std::vector<double> labels(kNumSources, 0.0);
+  for (const PackedBatch& batch : batches) {
+    const auto counts = models::count_targets(batch, static_cast<std::int64_t>(kNumSources));
+    for (std::size_t s = 0; s < kNumSources; ++s) labels[s] += static_cast<double>(counts[s]);
+  }
+  const at::Tensor all = at::tensor(labels, at::kDouble).to(world_->device());
+  world_->group()->all_reduce(all, comm::Reduce::average, "labelled tokens").wait();
+  const at::Tensor means = all.cpu();
+  return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + kNumSources};
+}
+
+void Trainer::skip(const std::vector<PackedBatch>& batches, bool finite_here) {
+  engine_->clear_gradients();
+  ++skipped_;
+  ++skipped_in_a_row_;
+  const std::string keys =
+      finite_here ? "" : str("; the loss of this rank is not: ", keys_of(batches));
+  log::warn("step ", step_ + 1, " is skipped on all ranks: a loss or gradient is not finite", keys);
+  if (!keys.empty() || world_->rank() == 0) reporter_->skipped(step_ + 1, batches);
+  // A scale that is still too large halves itself a few times; that is no fault of the data.
+  const bool searching = loss_scale_.active() && loss_scale_.value() > 1;
+  require(searching || skipped_in_a_row_ <= config_.train.max_skipped, skipped_in_a_row_,
+          " steps in a row had a loss or gradient that is not finite (train.max_skipped is ",
+          config_.train.max_skipped,
+          "); lower train.optimizer.lr, or look at the samples that the log names");
+}
+
+void Trainer::update(double gradient_norm, StepRecord& record) {
+  reporter_->mark(MemoryPoint::before_optimizer_step);
+  if (config_.train.clip.norm)
+    optim::clip_by_norm(*engine_, gradient_norm, *config_.train.clip.norm);
+  if (config_.train.clip.value) optim::clip_by_value(*engine_, *config_.train.clip.value);
+  record.lr = config_.train.optimizer.lr * schedule_.factor(step_);
+  {
+    const auto updating = checkpoints_->updating();
+    optimizer_->step(record.lr);
+    if (ema_) ema_->update();
+    ++step_;
+    data_before_ = loader_->state();
+  }
+  engine_->clear_gradients();
+  reporter_->mark(MemoryPoint::batch_end);
+}
+
+void Trainer::after_step(StepRecord& record) {
+  const bool last = step_ == total_steps_ || stopping_;
+  if (validation_ && (step_ % *config_.train.validation.every_steps == 0 || last))
+    record.others = validation_->run();
+  if (save_is_due()) save(record);
+  reporter_->step(record);
+}
+
+bool Trainer::save_is_due() const {
+  const CheckpointConfig& config = config_.checkpoint;
+  if (step_ == total_steps_ || stopping_) return true;
+  if (config.every_steps && step_ % *config.every_steps == 0) return true;
+  return config.every_epochs && epoch_ended_ && (epoch_ + 1) % *config.every_epochs == 0;
+}
+
+void Trainer::save(StepRecord& record) {
+  std::map<std::string, double> metrics(record.others.begin(), record.others.end());
+  for (const auto& source : record.sources) metrics["loss_" + source.name] = source.loss;
+  checkpoints_->save(step_, shared_state(), rank_state(), metrics);
+  record.checkpoint_s = checkpoints_->last_stolen_s();
+}
+
+nlohmann::json Trainer::shared_state() const {
+  return {
+      {"step", step_},
+      {"epoch", epoch_},
+      {"attempts", attempts_},
+      {"skipped", skipped_},
+      {"skipped_in_a_row", skipped_in_a_row_},
+      {"total_steps", total_steps_},
+      {"loss_scale", {{"scale", loss_scale_.value()}, {"good_steps", loss_scale_.good_steps()}}},
+      {"lr_scheduler", {{"last_epoch", step_}, {"base_lr", config_.train.optimizer.lr}}},
+      {"world_size", world_->size()},
+      {"config", reporter_->config_json()}};
+}
+
+nlohmann::json Trainer::rank_state() const { return loader_->state().save(); }
+
+void Trainer::resume() {
+  const auto restored = checkpoints_->resume(config_.run.resume);
+  if (!restored) return;
+  const nlohmann::json& state = restored->shared;
+  step_ = restored->step;
+  epoch_ = state.value("epoch", std::int64_t{0});
+  attempts_ = state.value("attempts", step_);
+  skipped_ = state.value("skipped", std::int64_t{0});
+  skipped_in_a_row_ = state.value("skipped_in_a_row", std::int64_t{0});
+  if (const auto scale = state.find("loss_scale"); scale != state.end())
+    loss_scale_.restore(scale->value("scale", 1.0), scale->value("good_steps", std::int64_t{0}));
+  saved_data_ = restored->ranks;
+}
+
+void Trainer::open_data() {
+  data::LoaderContext context = loader_context(config_, built_, *world_);
+  loader_ = saved_data_.empty()
+                ? std::make_unique<data::Loader>(config_.data, context)
+                : std::make_unique<data::Loader>(config_.data, context, saved_data_);
+  saved_data_.clear();
+  data_before_ = loader_->state();
+}
+
+std::int64_t Trainer::count_steps() const {
+  if (config_.train.steps) return *config_.train.steps;
+  const auto per_epoch = loader_->steps_per_epoch();
+  require<ConfigError>(per_epoch.has_value(),
+                       "train.epochs is set, but the data has no end; set num_samples of every "
+                       "source, or train.steps instead");
+  const std::int64_t batches = *per_epoch * *config_.train.epochs;
+  const std::int64_t steps = batches / config_.train.gradient_accumulation;
+  require<ConfigError>(steps > 0, "train.epochs gives ", batches,
+                       " batches, fewer than train.gradient_accumulation, which is ",
+                       config_.train.gradient_accumulation, "; lower it, or train longer");
+  return steps;
+}
+
+}  // namespace floe::train

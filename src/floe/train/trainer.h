@@ -1,0 +1,100 @@
+// The training loop.
+//
+//   Trainer trainer(loaded, world, stop);
+//   trainer.run();
+//
+// A step reads a batch of every source, goes forward and backward over them, agrees with the other
+// ranks (one small all-reduce: the gradient norm, whether everything is finite, what is logged, whether
+// somebody was asked to stop), clips, and updates. A step that is not finite anywhere is skipped by all
+// ranks together: it advances the data, but not `step`, the learning rate or the average.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "floe/checkpoint/checkpointer.h"
+#include "floe/comm/world.h"
+#include "floe/data/loader.h"
+#include "floe/models/build.h"
+#include "floe/optim/ema.h"
+#include "floe/optim/lr_schedule.h"
+#include "floe/optim/optimizer.h"
+#include "floe/shard/engine.h"
+#include "floe/train/loss_scale.h"
+#include "floe/train/noise_scale.h"
+#include "floe/train/reporter.h"
+#include "floe/train/run_config.h"
+#include "floe/train/step_record.h"
+
+namespace floe::train {
+
+class Validation;
+
+class Trainer {
+ public:
+  // Collective: builds the model, reads its weights, opens the data and restores the checkpoint that
+  // run.resume chooses. `stop`, once true on any rank, ends the run after the step under way.
+  Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::World> world,
+          const std::atomic<bool>& stop);
+  ~Trainer();
+
+  // Collective: all steps that are left. When a step throws, this rank's state is saved without the
+  // others (Checkpointer::emergency) and the exception goes on.
+  void run();
+
+  std::int64_t step() const { return step_; }
+  std::int64_t total_steps() const { return total_steps_; }
+  bool stopped() const { return stopping_ && step_ < total_steps_; }
+
+ private:
+  void open_data();
+  void resume();
+  std::int64_t count_steps() const;
+
+  std::uint64_t dropout_seed() const;
+  // One update, or a skipped one: false.
+  bool train_step(StepRecord& record);
+  std::vector<PackedBatch> read_batches();
+  void forward_backward(const PackedBatch& batch, const std::vector<double>& divisors,
+                        StepSums& sums);
+  // What `loss_mean: global` divides by: labelled tokens of each source per rank and micro-batch.
+  std::vector<double> global_divisors(const std::vector<PackedBatch>& batches);
+  void skip(const std::vector<PackedBatch>& batches, bool here);
+  void update(double gradient_norm, StepRecord& record);
+  void after_step(StepRecord& record);
+  bool save_is_due() const;
+  void save(StepRecord& record);
+
+  nlohmann::json shared_state() const;
+  nlohmann::json rank_state() const;
+
+  const RunConfig config_;
+  std::shared_ptr<comm::World> world_;
+  const std::atomic<bool>& stop_requested_;
+  models::BuiltModel built_;
+  std::shared_ptr<shard::Engine> engine_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::Ema> ema_;  // null: none
+  std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
+  std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<Validation> validation_;  // null: none
+  std::unique_ptr<Reporter> reporter_;
+  optim::LrSchedule schedule_;
+  LossScale loss_scale_;
+  NoiseScale noise_;
+  bool measures_noise_ = false;
+
+  std::int64_t step_ = 0, total_steps_ = 0;
+  std::int64_t attempts_ = 0;  // updates and skipped ones: the number of the step's data
+  std::int64_t epoch_ = 0;
+  bool epoch_ended_ = false;
+  std::int64_t skipped_ = 0, skipped_in_a_row_ = 0;
+  bool stopping_ = false;
+  data::LoaderState data_before_;           // where the loader stood before the step under way
+  std::vector<nlohmann::json> saved_data_;  // of the checkpoint's ranks
+};
+
+}  // namespace floe::train

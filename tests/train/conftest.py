@@ -1,0 +1,121 @@
+"""`train(config, *words, ranks=n)` runs `floe train` for real, on real ranks; `golden(name)` is a
+configuration that repeats a golden training run of OpenFlamingo."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+sys.path.insert(0, str(Path(__file__).parent))  # helpers of several tests are plain modules
+from running import FLOE, command, default_signals, environment  # noqa: E402
+
+GOLDENS = Path(__file__).parents[1] / "goldens" / "models"
+
+
+class Run:
+    """What a run left behind."""
+
+    def __init__(self, folder, process):
+        self.folder = folder
+        self.returncode = process.returncode
+        self.stderr = process.stderr
+
+    def steps(self):
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    def values(self, name):
+        return [step[name] for step in self.steps()]
+
+    def trained(self, tmp, *options):
+        """The trained part under OpenFlamingo's names."""
+        out = tmp / "trained.safetensors"
+        done = subprocess.run(
+            [FLOE, "export", self.folder / "checkpoints" / "last", out, "--trainable-only", "--force", *options],
+            capture_output=True, text=True, env=environment(),
+        )
+        assert done.returncode == 0, done.stderr
+        return load_file(out)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a configuration; its run lies in the test's own folder."""
+
+    def to(config, name="config.yaml"):
+        config = dict(config)
+        config["run"] = {"dir": str(tmp_path / "runs"), **config.get("run", {})}
+        path = tmp_path / name
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    return to
+
+
+@pytest.fixture
+def train(tmp_path, write):
+    def run(config, *words, ranks=1, timeout=120, expect=0, name="run", **more):
+        path = write(config) if isinstance(config, dict) else config
+        words = [path, f"run.dir={tmp_path / 'runs'}", f"run.name={name}", *words]
+        done = subprocess.run(
+            command(words, ranks), capture_output=True, text=True, timeout=timeout, env=environment(**more)
+        )
+        assert done.returncode == expect, done.stderr
+        return Run(tmp_path / "runs" / name, done)
+
+    return run
+
+
+@pytest.fixture
+def start(tmp_path, write):
+    """Leaves it running."""
+    started = []
+
+    def begin(config, *words, ranks=1, name="run"):
+        words = [write(config), f"run.dir={tmp_path / 'runs'}", f"run.name={name}", *words]
+        process = subprocess.Popen(
+            command(words, ranks), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(), preexec_fn=default_signals, start_new_session=True,
+        )
+        process.folder = tmp_path / "runs" / name
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def golden():
+    def config(name, world2=False):
+        folder = GOLDENS / (name + ("-train-world2" if world2 else "-train"))
+        settings = json.loads((GOLDENS / f"{name}-train" / "train_config.json").read_text())
+        model = yaml.safe_load((GOLDENS / name / "model.yaml").read_text())
+        for key in ("lm", "vision", "weights"):
+            model[key] = str(GOLDENS / name / model[key])
+        file = "batches_rank{rank}.safetensors" if world2 else "batches.safetensors"
+        return {
+            "model": model,
+            "data": {
+                "batches": str(folder / file),
+                "laion": {"weight": settings["ml"]},
+                "mmc4": {"weight": settings["mm"]},
+            },
+            "train": {
+                "steps": settings["num_steps"],
+                "optimizer": {"lr": settings["lr"], "weight_decay": settings["wd"]},
+                "schedule": {"type": settings["sched"], "warmup_steps": settings["warmup"]},
+            },
+            "strategy": {"mixed_precision": {"param": "fp32"}},
+            "log": {"every_steps": 1, "tensorboard": False, "wandb": None, "diagnostics": None},
+        }
+
+    return config

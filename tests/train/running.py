@@ -1,0 +1,37 @@
+"""The program and how it is started; helpers of several tests of training."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+FLOE = Path(os.environ["FLOE_BIN_DIR"]) / "floe"
+
+
+def environment(**more):
+    """Without what an outer launcher or the user may have set."""
+    ours = ("FLOE_L", "OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return dict(clean, OMP_NUM_THREADS="1", **more)
+
+
+def default_signals():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def command(words, ranks):
+    words = [str(word) for word in words]
+    return [FLOE, "train", *words] if ranks == 1 else [FLOE, "launch", "-n", str(ranks), "--", "train", *words]
+
+
+def wait_for_steps(process, count, seconds=60):
+    """Until the run has logged so many steps."""
+    path = process.folder / "metrics.jsonl"
+    end = time.time() + seconds
+    while time.time() < end:
+        assert process.poll() is None, process.communicate()[1]
+        if path.exists() and len(path.read_text().splitlines()) >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the run has not made {count} steps in {seconds} s")

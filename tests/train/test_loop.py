@@ -1,0 +1,311 @@
+"""What a step does and what it leaves alone: resume, stops, skipped steps, accumulation, validation,
+averages, precision."""
+
+import json
+import math
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from running import wait_for_steps
+
+GOLDENS = Path(__file__).parents[1] / "goldens" / "models"
+
+
+def losses(run):
+    return [(step["step"], step["loss_laion"], step["loss_mmc4"], step["grad_norm"]) for step in run.steps()]
+
+
+@pytest.fixture
+def long_golden(golden):
+    """The golden batches over and over, for longer runs."""
+
+    def config(steps, every):
+        config = golden("neox_x2")
+        config["train"].update(steps=steps, schedule={"type": "cosine", "warmup_steps": 2})
+        config["checkpoint"] = {"every_steps": every}
+        return config
+
+    return config
+
+
+# --------------------------------------------------------------------------------- stop and go on
+
+
+def test_a_run_in_two_parts_equals_one_in_one_part(train, long_golden):
+    whole = train(long_golden(8, 100), name="whole", ranks=2)
+    first = long_golden(8, 3)
+    stopped = train(first, "train.steps=8", "checkpoint.every_steps=3", name="parts", ranks=2)
+    # Take the last part away, as a kill would have, and let it be trained again.
+    for step in (6, 8):
+        shutil.rmtree(stopped.folder / "checkpoints" / f"step_{step}", ignore_errors=True)
+    again = train(first, name="parts", ranks=2)
+    assert "step_3" in again.stderr
+    assert losses(again) == losses(whole)
+    assert again.values("lr") == whole.values("lr")
+
+
+def test_one_signal_stops_after_the_step_with_a_checkpoint_and_the_same_command_goes_on(start, train, long_golden):
+    config = long_golden(400, 1000)
+    whole = train(config, "train.steps=400", name="whole", ranks=2)
+    process = start(config, ranks=2, name="parts")
+    wait_for_steps(process, 3)
+    process.send_signal(signal.SIGINT)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode != 0
+    steps = [json.loads(line)["step"] for line in (process.folder / "metrics.jsonl").read_text().splitlines()]
+    assert "with a checkpoint; the same command goes on from it" in text
+    assert (process.folder / "checkpoints" / f"step_{steps[-1]}").is_dir() and steps[-1] < 400
+    again = train(config, name="parts", ranks=2)
+    assert f"step_{steps[-1]}" in again.stderr
+    assert losses(again) == losses(whole)
+
+
+def test_two_signals_stop_at_once(start, long_golden):
+    process = start(long_golden(100000, 100000))
+    wait_for_steps(process, 2)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode != 0
+
+
+def test_never_resuming_moves_the_earlier_run_aside(train, golden):
+    train(golden("neox_x2"), name="twice")
+    again = train(golden("neox_x2"), "run.resume=never", name="twice")
+    assert again.values("step") == [1, 2, 3, 4, 5]
+    assert (again.folder.parent / "twice.1" / "metrics.jsonl").exists()
+    assert "is now in" in again.stderr
+
+
+def test_a_finished_run_has_nothing_to_do(train, golden):
+    first = train(golden("neox_x2"))
+    again = train(golden("neox_x2"))
+    assert losses(again) == losses(first)
+    assert "0 of 5 steps" in again.stderr
+
+
+def test_two_runs_cannot_share_a_folder(start, train, long_golden):
+    process = start(long_golden(100000, 100000))
+    wait_for_steps(process, 1)
+    second = train(long_golden(5, 5), expect=2)
+    assert "another run is at work in" in second.stderr
+
+
+# ----------------------------------------------------------------------------------- skipped steps
+
+
+@pytest.fixture
+def with_a_bad_batch(tmp_path):
+    """The golden batches with a picture of infinite values in one step of one rank."""
+
+    def file(step, of_rank=None):
+        for rank in (0, 1):
+            tensors = load_file(GOLDENS / "neox_x2-train" / "batches.safetensors")
+            name = f"step{step}.laion.images_i8"
+            pictures = tensors.pop(name).float() / 64
+            if of_rank in (None, rank):
+                pictures[0, 0, 0, 0] = math.inf
+            tensors[f"step{step}.laion.images"] = pictures
+            save_file(tensors, tmp_path / f"bad{rank}.safetensors")
+        return str(tmp_path / "bad{rank}.safetensors")
+
+    return file
+
+
+def test_all_ranks_skip_a_step_that_is_not_finite_on_one(train, golden, with_a_bad_batch):
+    config = golden("neox_x2")
+    config["data"]["batches"] = with_a_bad_batch(2, of_rank=1)
+    run = train(config, "train.steps=6", ranks=2)
+    assert run.values("step") == [1, 2, 3, 4, 5, 6]
+    assert run.values("skipped") == [0, 0, 1, 1, 1, 1]
+    # The batch is used up, the step number and the learning rate are not.
+    good = train(golden("neox_x2"), "train.steps=6", name="good", ranks=2)
+    assert run.values("lr") == good.values("lr")
+    assert run.values("loss_laion")[:2] == good.values("loss_laion")[:2]
+    skipped = [json.loads(line) for line in (run.folder / "skipped.jsonl").read_text().splitlines()]
+    assert {"step": 3, "rank": 1} == {key: skipped[-1][key] for key in ("step", "rank")}
+    assert skipped[-1]["samples"]
+    assert "is skipped on all ranks" in run.stderr
+
+
+def test_too_many_skipped_steps_in_a_row_stop_the_run(train, golden, with_a_bad_batch):
+    config = golden("neox_x2")
+    config["data"]["batches"] = with_a_bad_batch(2)
+    run = train(config, "train.steps=6", "train.max_skipped=0", expect=1, ranks=2)
+    assert "lower train.optimizer.lr" in run.stderr
+    assert run.values("step") == [1, 2]
+
+
+# --------------------------------------------------------------------------- accumulation and means
+
+
+def test_accumulated_batches_make_one_update(train, golden):
+    """Two micro-batches of one rank are the mean of two ranks with one each."""
+    config = golden("neox_x2", world2=True)
+    together = train(config, name="together", ranks=2)
+    folder = GOLDENS / "neox_x2-train-world2"
+    interleaved = {}
+    for rank in (0, 1):
+        for name, value in load_file(folder / f"batches_rank{rank}.safetensors").items():
+            step, rest = name.split(".", 1)
+            interleaved[f"step{2 * int(step[4:]) + rank}.{rest}"] = value
+    path = together.folder.parent / "interleaved.safetensors"
+    save_file(interleaved, path)
+    config["data"]["batches"] = str(path)
+    alone = train(config, "train.gradient_accumulation=2", name="alone")
+    assert alone.values("step") == [1, 2, 3, 4, 5]
+    for ours, theirs in zip(alone.steps(), together.steps()):
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-5)
+        assert ours["lr"] == theirs["lr"]
+
+
+def test_the_global_mean_weighs_tokens(train, golden):
+    """With all tokens weighed alike, two ranks do what one rank does with both batches as one."""
+    config = golden("neox_x2", world2=True)
+    config["train"]["loss_mean"] = "global"
+    two = train(config, ranks=2)
+    plain = train(golden("neox_x2", world2=True), name="plain", ranks=2)
+    assert two.values("grad_norm") != plain.values("grad_norm")
+    folder = GOLDENS / "neox_x2-train-world2"
+    first, second = (load_file(folder / f"batches_rank{rank}.safetensors") for rank in (0, 1))
+    joined = {name: joined_rows(name, value, second[name]) for name, value in first.items()}
+    path = two.folder.parent / "joined.safetensors"
+    save_file(joined, path)
+    config["data"]["batches"] = str(path)
+    one = train(config, name="one")
+    for ours, theirs in zip(two.steps(), one.steps()):
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-5)
+
+
+def joined_rows(name, a, b):
+    """Rows one below the other, padded to one length with what is left out: mask 0, no label."""
+    if a.dim() != 2:
+        slots = max(a.shape[1], b.shape[1]) if a.dim() == 5 else None
+        if slots:
+            a, b = (torch.cat([x, x.new_zeros(len(x), slots - x.shape[1], *x.shape[2:])], 1) for x in (a, b))
+        return torch.cat([a, b])
+    fill = -100 if name.endswith("labels") else 0
+    length = max(a.shape[1], b.shape[1])
+    return torch.cat([torch.nn.functional.pad(x, (0, length - x.shape[1]), value=fill) for x in (a, b)])
+
+
+def test_clipping(train, golden):
+    free = train(golden("neox_x2"), "train.clip.norm=null", name="free")
+    tight = train(golden("neox_x2"), "train.clip.norm=0.01", name="tight")
+    by_value = train(golden("neox_x2"), "train.clip={norm: null, value: 1e-4}", name="value")
+    # The norm is that before clipping, so the second step (after one with rate 0) is the same.
+    assert free.values("grad_norm")[1] == tight.values("grad_norm")[1] == by_value.values("grad_norm")[1]
+    final = {run.folder.name: run.values("loss_mmc4")[-1] for run in (free, tight, by_value)}
+    assert len(set(final.values())) == 3
+
+
+# -------------------------------------------------------------------------------------- validation
+
+
+def test_validation_never_hangs_on_ranks_with_other_numbers_of_batches(train, golden, tmp_path):
+    batches = load_file(GOLDENS / "neox_x2-train" / "batches.safetensors")
+    for rank, count in ((0, 3), (1, 1)):
+        kept = {name: value for name, value in batches.items() if int(name.split(".")[0][4:]) < count}
+        save_file(kept, tmp_path / f"held_out{rank}.safetensors")
+    config = golden("neox_x2")
+    config["train"]["validation"] = {"every_steps": 2, "batches": str(tmp_path / "held_out{rank}.safetensors")}
+    run = train(config, ranks=2)
+    with_validation = [step["step"] for step in run.steps() if "val_loss_mmc4" in step]
+    assert with_validation == [2, 4, 5]
+    step = run.steps()[-1]
+    assert step["val_perplexity_laion"] == pytest.approx(math.exp(step["val_loss_laion"]), rel=1e-6)
+    # It changes nothing of the training.
+    assert losses(run) == losses(train(golden("neox_x2"), name="plain", ranks=2))
+
+
+# --------------------------------------------------------------------------------------- precision
+
+
+@pytest.mark.parametrize(
+    "words, bound",
+    [
+        (["strategy.mixed_precision.param=bf16"], 0.03),
+        (["++precision.autocast=bf16"], 0.03),
+        (["strategy.mixed_precision.param=fp16"], 0.03),
+        (["strategy.mixed_precision={param: bf16, reduce: bf16}"], 0.03),
+    ],
+)
+def test_other_precisions_stay_near_fp32(train, golden, words, bound):
+    run = train(golden("neox_x2"), *words, ranks=2)
+    exact = train(golden("neox_x2"), name="exact", ranks=2)
+    for ours, theirs in zip(run.values("loss_mmc4"), exact.values("loss_mmc4")):
+        assert ours == pytest.approx(theirs, rel=bound)
+    assert run.values("loss_mmc4") != exact.values("loss_mmc4")
+
+
+def test_a_loss_scale_that_is_too_large_is_halved_until_it_fits(train, golden):
+    run = train(
+        golden("neox_x2"), "strategy.mixed_precision.param=fp16", "precision.loss_scale=1e9", "train.max_skipped=0"
+    )
+    assert run.values("step") == [1, 2, 3, 4, 5]
+    assert run.steps()[0]["skipped"] > 0
+    assert run.values("loss_scale")[0] < 1e9
+
+
+# ------------------------------------------------------------------------------------ what trains
+
+
+def test_an_average_of_the_weights_is_kept_and_exported(train, golden, tmp_path):
+    run = train(golden("neox_x2"), "train.ema.decay=0.5")
+    weights, average = run.trained(tmp_path), run.trained(tmp_path, "--ema")
+    start = load_file(GOLDENS / "neox_x2" / "flamingo_init.safetensors")
+    name = "perceiver.latents"
+    # Between where the run began and where it ended, nearer to the end.
+    distance = [(weights[name] - x[name]).norm().item() for x in (average, start)]
+    assert 0 < distance[0] < distance[1]
+
+
+def test_patterns_choose_what_trains(train, golden, tmp_path):
+    run = train(golden("neox_x2"), "train.trainable=[perceiver.*]")
+    weights = run.trained(tmp_path)
+    start = load_file(GOLDENS / "neox_x2" / "flamingo_init.safetensors")
+    moved = {name for name in weights if not torch.equal(weights[name].float(), start[name].float())}
+    assert moved and all(name.startswith("perceiver.") for name in moved)
+
+
+def test_a_single_phase_is_a_run_of_its_set(train, golden):
+    config = golden("neox_x2")
+    config["phases"] = [{"name": "align", "train": ["perceiver.*"], "steps": 3, "lr": 5e-4}]
+    del config["train"]["steps"]
+    run = train(config)
+    alone = train(golden("neox_x2"), "train.trainable=[perceiver.*]", "train.steps=3", "train.optimizer.lr=5e-4", name="b")
+    assert losses(run) == losses(alone)
+
+
+# ------------------------------------------------------------------------- OpenFlamingo's checkpoints
+
+
+def test_goes_on_from_a_checkpoint_of_openflamingo(train, golden):
+    """The second epoch of OpenFlamingo's own run, from the file that its train.py saved. Its first
+    update after a resume runs with the rate of step 0, a fault that floe does not have; so losses are
+    compared at the first step only, before any update."""
+    folder = GOLDENS / "neox_x2-train"
+    expected = json.loads((folder / "metrics.json").read_text())["resume_epoch1_from_checkpoint_0"]
+    run = train(golden("neox_x2"), f"run.resume={folder / 'checkpoint_0.pt'}", "train.steps=10")
+    steps = run.steps()
+    assert [step["step"] for step in steps] == [6, 7, 8, 9, 10]
+    first = expected["steps"][0]
+    for name in ("loss_laion", "loss_mmc4"):
+        assert steps[0][name] == pytest.approx(first[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["full", "trainable"])
+def test_other_kinds_of_checkpoints_resume_as_well(train, long_golden, kind):
+    config = long_golden(6, 3)
+    config["checkpoint"]["state_dict_type"] = kind
+    whole = train(config, name="whole", ranks=2)
+    first = train(config, "train.steps=3", "train.schedule={type: constant, warmup_steps: 2}", name="part", ranks=2)
+    again = train(config, "train.steps=6", "train.schedule={type: constant, warmup_steps: 2}", name="part", ranks=2)
+    assert again.values("step") == [1, 2, 3, 4, 5, 6]
+    straight = train(config, "train.schedule={type: constant, warmup_steps: 2}", name="straight", ranks=2)
+    assert losses(again) == losses(straight)

@@ -1,0 +1,131 @@
+"""Wrong configurations and command lines: each is said in a sentence that names the place and what to
+do, with exit code 2, before anything is written."""
+
+import subprocess
+
+import pytest
+import yaml
+
+from running import FLOE, environment
+
+BASE = {
+    "model": {"type": "flamingo", "lm": "lm", "vision": "vision"},
+    "data": {"laion": {"shards": "a.tar"}, "mmc4": {"shards": "b.tar"}},
+    "train": {"steps": 10},
+}
+
+WORDS = [
+    # --- keys
+    (["trian.steps=5"], "unknown key 'trian'; did you mean 'train'?"),
+    (["train.stpes=5"], "unknown key 'train.stpes'; did you mean 'steps'?"),
+    (["train.optimizer.learning_rate=1"], "unknown key 'train.optimizer.learning_rate'"),
+    (["model.crossattn.heads=2"], "unknown key 'model.crossattn'; did you mean 'cross_attn'?"),
+    (["checkpoint.evry_steps=1"], "did you mean 'every_steps'?"),
+    (["log.wandb.projekt=x"], "unknown key 'log.wandb.projekt'; did you mean 'project'?"),
+    (["~train.stpes"], "unknown key 'train.stpes'; did you mean 'steps'?"),
+    (["++precison.autocast=bf16"], "unknown key 'precison'; did you mean 'precision'?"),
+    # --- types
+    (["train.steps=ten"], "train.steps must be an integer, not 'ten'"),
+    (["train.steps=1.5"], "train.steps must be an integer"),
+    (["train.packed=maybe"], "train.packed must be true or false, not 'maybe'"),
+    (["train.optimizer.lr=fast"], "train.optimizer.lr must be a number, not 'fast'"),
+    (["train.optimizer.betas=[0.9]"], "train.optimizer.betas must be a list of 2 numbers, not of 1"),
+    (["strategy.units=DecoderLayer"], "strategy.units must be a list of strings"),
+    (["train=5"], "train must be a block with the keys"),
+    (["run.seed=-1"], "run.seed must be an integer"),
+    (["phases={name: a}"], "phases must be a list of blocks"),
+    # --- values
+    (["train.steps=0"], "train.steps is 0, but must be at least 1"),
+    (["train.optimizer.lr=-1"], "must be at least 0"),
+    (["train.optimizer.betas=[0.9, 1.0]"], "must be two numbers from 0 up to, but not including, 1"),
+    (["train.ema.decay=1"], "train.ema.decay is 1, but must be less than 1"),
+    (["train.clip.norm=0"], "train.clip.norm is 0, but must be more than 0"),
+    (["train.optimizer.type=lion"], "train.optimizer.type must be one of adamw, sgd"),
+    (["train.schedule.type=cosin"], "did you mean 'cosine'?"),
+    (["train.loss_mean=globl"], "did you mean 'global'?"),
+    (["strategy.sharding=fulshard"], "did you mean 'full_shard'?"),
+    (["strategy.mixed_precision.param=bf17"], "strategy.mixed_precision.param"),
+    (["precision.autocast=fp64"], "precision.autocast is fp64, but must be one of bf16, fp16"),
+    (["checkpoint.state_dict_type=sharderd"], "did you mean 'sharded'?"),
+    (["checkpoint.keep=0"], "checkpoint.keep is 0"),
+    (["log.wandb.mode=online"], "log.wandb.mode must be one of offline, disabled"),
+    (["data.threads=0"], "data.threads is 0, but must be at least 1"),
+    (["data.rules=strict"], "data.rules must be one of openflamingo, corrected"),
+    (["run.name=a/b"], "run.name is a/b, but must be a plain name without '/'"),
+    (["dist.backend=gllo"], "did you mean 'gloo'?"),
+    (["dist.timeout_s=0"], "dist.timeout_s is 0"),
+    # --- contradictions
+    (["train.epochs=2"], "train.steps and train.epochs are both set; keep one"),
+    (["~train.steps"], "train says neither steps nor epochs"),
+    (["~data.laion", "~data.mmc4"], "nor is any other source"),
+    (["data.batches=x.safetensors"], "but data.batches is set"),
+    (["data.text.files=x.jsonl"], "has plain text, which a flamingo is not trained on"),
+    (["model={type: causal_lm, lm: lm}"], "has image-text sources, which a causal_lm cannot read"),
+    (["precision.loss_scale=1024"], "has a loss_scale, which only fp16 needs"),
+    (["train.optimizer.momentum=0.9"], "has no effect with adamw"),
+    (["train.validation.every_steps=5"], "is set, but nothing is held out"),
+    (["train.validation.shards=x.tar"], "would never be looked at"),
+    (["train.validation={every_steps: 5, shards: x.tar}"], "without a source, but the run has 2 sources"),
+    (["train.validation={every_steps: 5, shards: {layon: x.tar}}"], "did you mean 'laion'?"),
+    (["strategy.frozen.residency=auto"], "which needs a budget"),
+    (["strategy.frozen.memory_budget=1GiB"], "memory_budget"),
+    (["phases=[{name: a, train: [x], steps: 1}, {name: b, train: [y], steps: 1}]"], "phases has 2 entries"),
+    (["phases=[{train: [x]}]"], "phases[0].name is missing"),
+    (["checkpoint.every_epochs=1"], "has every_epochs, but train.epochs is not set"),
+    (["data.mmc4.min_images=9"], "more than max_images"),
+    # --- composition and references
+    (["strategy=hybird"], "there is no strategy 'hybird'"),
+    (["experiment=[openflamingo_3b, nowhere]"], "there is no experiment 'nowhere'"),
+    (["run.name=${run.nmae}"], "refers to run.nmae"),
+    (["model.lm=${env:FLOE_NOT_SET_ANYWHERE}"], "FLOE_NOT_SET_ANYWHERE"),
+    (["run.dir=${run.dir}"], "refers to itself in a circle"),
+    (["train.steps=[1"], "is a ']' or '}' missing?"),
+    # --- the command line
+    (["--pint-config"], "there is no option '--pint-config'; did you mean '--print-config'?"),
+    (["nowhere.yaml"], "nowhere.yaml"),
+    # --- what only shows when the model is built
+    ([], "model.lm: lm is no Hugging Face folder; it has no config.json"),
+]
+
+
+def run_train(tmp_path, words, config=BASE):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    return subprocess.run(
+        [FLOE, "train", "config.yaml", *words], capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        env=environment(),
+    )
+
+
+@pytest.mark.parametrize("words, part", WORDS, ids=lambda value: value[0] if isinstance(value, list) and value else None)
+def test_wrong_words_are_said_in_a_sentence(tmp_path, words, part):
+    done = run_train(tmp_path, words)
+    assert done.returncode == 2, done.stderr
+    assert part in done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) <= 3
+
+
+def test_all_problems_are_reported_at_once_with_file_and_line(tmp_path):
+    (tmp_path / "wrong.yaml").write_text(
+        "train:\n  steps: -3\n  optimizer: {lr: fast}\nstrategy: {sharding: full}\nmodle: {}\n"
+    )
+    done = subprocess.run(
+        [FLOE, "train", "wrong.yaml"], capture_output=True, text=True, cwd=tmp_path, env=environment()
+    )
+    assert done.returncode == 2
+    for part in (
+        "wrong.yaml:2:10: train.steps is -3, but must be at least 1",
+        "wrong.yaml:3:19: train.optimizer.lr must be a number, not 'fast'",
+        "wrong.yaml:4:22: strategy.sharding must be one of",
+        "unknown key 'modle'; did you mean 'model'?",
+    ):
+        assert part in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_broken_yaml_names_the_line(tmp_path):
+    (tmp_path / "broken.yaml").write_text("train:\n  steps: [1\nmodel: {}\n")
+    done = subprocess.run(
+        [FLOE, "train", "broken.yaml"], capture_output=True, text=True, cwd=tmp_path, env=environment()
+    )
+    assert done.returncode == 2 and "broken.yaml:" in done.stderr
