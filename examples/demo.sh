@@ -1,17 +1,68 @@
 #!/usr/bin/env bash
-# What `./run demo` shows: a partly frozen transformer, sharded over two ranks of this machine.
+# What `./run demo` shows: from untrained parts to a model that says what a picture shows, on two ranks of
+# this machine.
 set -euo pipefail
 export CUDA_VISIBLE_DEVICES=""  # two ranks on the CPU, also where there is one GPU
 bin=${FLOE_BIN_DIR:?set FLOE_BIN_DIR to the folder of the built programs}
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+floe=$bin/floe
+data=runs/demo-data
+number=0
 
+# step WHAT COMMAND...: says what comes, shows the command, runs it.
+step() {
+  number=$((number + 1))
+  printf '\n%d. %s\n' "$number" "$1"
+  shift
+  local shown="${*//$bin\/}"
+  printf '   $ %s\n\n' "$shown"
+  "$@"
+}
+
+rm -rf runs/demo runs/demo-lm "$data"
+mkdir -p runs
+
+step "A small data set: drawings with captions, pages with drawings, and two untrained models." \
+  "$bin/demo_data" examples/demo "$data"
+ls "$data" | sed 's/^/   /' | column -c 90 2>/dev/null || true
+
+step "A language model learns the captions as plain text, on two ranks." \
+  "$floe" launch -n 2 -- train configs/demo_lm.yaml
+step "Its weights in Hugging Face's layout." \
+  "$floe" export runs/demo-lm/checkpoints/last "$data/captioner"
+
+step "A Flamingo with this language model, frozen: what each of two ranks will hold and move." \
+  "$floe" plan configs/demo.yaml world=2
+
+step "The Flamingo learns to look at pictures. After the first checkpoint it is killed, on purpose." \
+  bash -c '"$0" launch -n 2 -- train configs/demo.yaml & run=$!
+    until [[ -e runs/demo/checkpoints/step_100/meta.pt ]] || ! kill -0 "$run" 2>/dev/null; do sleep 0.2; done
+    sleep 1; kill -9 "$run" 2>/dev/null; wait "$run" 2>/dev/null || true' "$floe"
+step "The same command again: it goes on from the newest checkpoint that is whole." \
+  "$floe" launch -n 2 -- train configs/demo.yaml
+
+step "The trained part alone, as OpenFlamingo's checkpoints have it." \
+  "$floe" export runs/demo/checkpoints/last "$data/flamingo.safetensors" --trainable-only
+cat > "$data/model.yaml" <<END
+type: flamingo
+lm: captioner
+vision: vision
+weights: flamingo.safetensors
+cross_attn_every_n_layers: 1
+perceiver: {depth: 2, dim_head: 16, heads: 4, num_latents: 8, ff_mult: 2}
+cross_attn: {dim_head: 16, heads: 4, ff_mult: 2}
+END
+step "What does $data/drawing.jpg show? (It is: $(cat "$data/drawing.txt").)" \
+  "$floe" generate "$data/model.yaml" --prompt '<image>' --image "$data/drawing.jpg" --max-new-tokens 8
+
+step "A page about the run, with its curves: open it in a browser." \
+  "$floe" report runs/demo
 echo
-echo "1. What a rank will hold and move, before anything runs:   floe plan configs/demo.yaml world=2"
-echo
-"$bin/floe" plan "$here/configs/demo.yaml" world=2
-echo
-echo "2. The same kind of model, trained by two ranks:   floe launch -n 2 --exec partly_frozen_transformer"
-echo
-"$bin/floe" launch -n 2 --exec "$bin/partly_frozen_transformer"
-echo
-echo "Next: examples/shard_mlp.cc shards a model of your own in under 60 lines; docs/architecture.md has the picture."
+python3 - runs/demo/metrics.jsonl <<'END' 2>/dev/null || true
+import json, sys
+steps = [json.loads(line) for line in open(sys.argv[1])]
+first, last = steps[0], steps[-1]
+print(f"The loss fell from {first['loss_laion']:.2f} to {last['loss_laion']:.2f} (pairs) "
+      f"and from {first['loss_mmc4']:.2f} to {last['loss_mmc4']:.2f} (pages) in {last['step']} steps.")
+END
+echo "Next: docs/training.md trains your own data; examples/shard_mlp.cc shards a model of your own."

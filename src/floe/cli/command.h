@@ -21,12 +21,17 @@ struct Command {
 };
 
 extern const Command kConvertCommand;
+extern const Command kDiffCommand;
+extern const Command kDoctorCommand;
+extern const Command kExportCommand;
 extern const Command kForwardCommand;
 extern const Command kGenerateCommand;
 extern const Command kHelpCommand;
 extern const Command kInspectCommand;
 extern const Command kLaunchCommand;
 extern const Command kPlanCommand;
+extern const Command kReportCommand;
+extern const Command kTrainCommand;
 extern const Command kVersionCommand;
 
 // Every command, in the order in which `floe --help` lists them.

@@ -19,8 +19,9 @@ bool asks_for_help(const Args& args) {
 
 const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> table{
-      &kLaunchCommand,   &kPlanCommand,    &kInspectCommand, &kForwardCommand,
-      &kGenerateCommand, &kConvertCommand, &kHelpCommand,    &kVersionCommand,
+      &kTrainCommand,  &kLaunchCommand, &kPlanCommand,    &kReportCommand,   &kInspectCommand,
+      &kExportCommand, &kDiffCommand,   &kForwardCommand, &kGenerateCommand, &kConvertCommand,
+      &kDoctorCommand, &kHelpCommand,   &kVersionCommand,
   };
   return table;
 }

@@ -6,6 +6,8 @@
 #include <span>
 
 #include "floe/cli/command.h"
+#include "floe/cli/find_checkpoint.h"
+#include "floe/cli/inspect_checkpoint.h"
 #include "floe/cli/inspect_path.h"
 #include "floe/cli/inspect_tensors.h"
 #include "floe/cli/options.h"
@@ -27,6 +29,8 @@ constexpr std::string_view kHelp =
 What is in a path, in words:
   tar shards       files, samples, sizes of pictures, lengths of texts, what is dropped and why
   safetensors, .pt, .bin, model folders       names, types, shapes and sizes of tensors
+  checkpoints      directories and files: the same, and step, world size, parts, files, health
+  run folders      their checkpoints, and the newest of them
   tokenizer folders or files                  kind, vocabulary, special tokens
 
 Shards are files, folders of tars, patterns ('laion/{00000..00127}.tar', 'mmc4/*.tar'), lists
@@ -44,12 +48,14 @@ the rules of training.
   --samples                 one line per sample instead of a summary
   --html FILE               a contact sheet: crops, tokens, which of them are learned
   --png FILE                the crops in one picture
+  --verify                  checkpoints: read every byte and compare it with the checksums
   --json                    JSON: with --samples one line per sample with shard, key, status, reason,
                             ids, images, crop_sha256, label_spans; else one object
 
   floe inspect laion/00000.tar --tokenizer opt-1.3b
   floe inspect 'mmc4/{000..003}.tar' --samples --source mmc4 --tokenizer opt-1.3b --json
   floe inspect model.safetensors
+  floe inspect runs/demo/checkpoints/last --verify
 )";
 
 const std::vector<OptionSpec> kOptions{{"--source", true},
@@ -63,6 +69,7 @@ const std::vector<OptionSpec> kOptions{{"--source", true},
                                        {"--samples"},
                                        {"--html", true},
                                        {"--png", true},
+                                       {"--verify"},
                                        {"--json"}};
 
 template <class Choice>
@@ -144,8 +151,23 @@ void inspect_shards(const Options& options) {
   if (!lines) std::cout << (json ? pretty(report.json(inspection)) : report.text(inspection));
 }
 
-void inspect_tensors(const std::string& path, bool json) {
-  std::cout << (json ? pretty(tensors_json(path)) : tensors_text(path));
+void inspect_tensors(const std::string& path, bool json, bool verify) {
+  const auto facts = checkpoint_facts(path, verify);
+  if (json) {
+    auto all = tensors_json(path);
+    if (!facts.is_null()) all["checkpoint"] = facts;
+    std::cout << pretty(all);
+    return;
+  }
+  std::cout << tensors_text(path) << facts_text(facts);
+}
+
+void inspect_run(const std::string& path, bool json, bool verify) {
+  const auto checkpoints = run_facts(path);
+  if (!json)
+    for (const auto& found : checkpoints)
+      std::cout << "checkpoint  " << found["name"].get<std::string>() << "\n";
+  inspect_tensors(find_checkpoint(path), json, verify);
 }
 
 void inspect_tokenizer(const std::string& path, bool json) {
@@ -161,18 +183,26 @@ Exit run(const Args& args) {
   std::set<PathKind> kinds;
   for (const auto& path : paths) kinds.insert(kind_of(path));
   if (kinds == std::set{PathKind::shards}) {
+    require<ConfigError>(!options.has("--verify"),
+                         "inspect: --verify is for checkpoints, not for '", paths.front(), "'");
     inspect_shards(options);
     return Exit::done;
   }
   require<ConfigError>(!kinds.contains(PathKind::shards),
                        "inspect: shards and other files cannot be inspected together");
   for (const OptionSpec& spec : kOptions)
-    require<ConfigError>(spec.name == "--json" || !options.has(spec.name), "inspect: ", spec.name,
-                         " is for tar shards, not for '", paths.front(), "'");
-  const bool json = options.has("--json");
+    require<ConfigError>(
+        spec.name == "--json" || spec.name == "--verify" || !options.has(spec.name),
+        "inspect: ", spec.name, " is for tar shards, not for '", paths.front(), "'");
+  const bool json = options.has("--json"), verify = options.has("--verify");
   for (const auto& path : paths) {
     const PathKind kind = kind_of(path);
-    if (kind != PathKind::tokenizer) inspect_tensors(path, json);
+    require<ConfigError>(!verify || kind != PathKind::tokenizer,
+                         "inspect: --verify is for checkpoints, not for '", path, "'");
+    if (kind == PathKind::run)
+      inspect_run(path, json, verify);
+    else if (kind != PathKind::tokenizer)
+      inspect_tensors(path, json, verify);
     if (kind == PathKind::tokenizer || (kind == PathKind::model && !json))
       inspect_tokenizer(path, json);
   }
@@ -183,7 +213,7 @@ Exit run(const Args& args) {
 
 const Command kInspectCommand{
     .name = "inspect",
-    .summary = "what is in tar shards, tensor files or tokenizers, as training would see it",
+    .summary = "what is in tar shards, tensor files, checkpoints or tokenizers",
     .help = kHelp,
     .run = run,
 };

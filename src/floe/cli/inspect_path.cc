@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "floe/cli/find_checkpoint.h"
 #include "floe/core/error.h"
 #include "floe/io/file.h"
 
@@ -38,6 +39,7 @@ bool is_tar(const std::string& name) {
 }
 
 PathKind kind_of_folder(const std::string& folder) {
+  if (is_run_folder(folder)) return PathKind::run;
   bool vocabulary = false, weights = false, tars = false, checkpoint = false;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
@@ -46,9 +48,7 @@ PathKind kind_of_folder(const std::string& folder) {
     tars = tars || is_tar(name);
     checkpoint = checkpoint || name == ".metadata" || name.ends_with(".distcp");
   }
-  require<ConfigError>(!checkpoint, "'", folder,
-                       "' is a distributed checkpoint, which floe inspect does not describe; "
-                       "inspect its .pt or .safetensors files");
+  if (checkpoint) return PathKind::tensors;
   if (weights && vocabulary) return PathKind::model;
   if (weights) return PathKind::tensors;
   if (vocabulary) return PathKind::tokenizer;

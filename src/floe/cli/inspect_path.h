@@ -7,7 +7,8 @@ namespace floe::cli {
 
 enum class PathKind {
   shards,     // tars: a file, a pattern, a list, a pipe, a folder of tars
-  tensors,    // safetensors, files of torch.save, folders of weights
+  tensors,    // safetensors, files of torch.save, folders of weights, directories of checkpoints
+  run,        // a run folder
   tokenizer,  // a vocabulary file, or a folder with one and without weights
   model,      // a Hugging Face folder: weights and tokenizer
 };

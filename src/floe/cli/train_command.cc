@@ -1,0 +1,74 @@
+#include <iostream>
+
+#include "floe/cli/command.h"
+#include "floe/cli/options.h"
+#include "floe/cli/own_configs.h"
+#include "floe/cli/stop_signals.h"
+#include "floe/comm/guard.h"
+#include "floe/config/field_info.h"
+#include "floe/diag/memory_counter.h"
+#include "floe/train/parallelize.h"
+#include "floe/train/trainer.h"
+
+namespace floe::cli {
+namespace {
+
+constexpr std::string_view kUsage =
+    R"(usage: floe train CONFIG... [key=value] [++key=value] [~key] [--print-config]
+
+Trains a model. One process is one rank: start several with floe launch, torchrun, srun or mpirun.
+
+CONFIG is YAML; later files win over earlier ones, the command line over all. strategy=NAME and
+experiment=[NAME, NAME] take strategy/NAME.yaml and experiment/NAME.yaml, looked for beside the
+first CONFIG, in ./configs, then among those that come with floe.
+
+  key=value        sets; lists and blocks are written inline: strategy.units=[DecoderLayer]
+  ++key=value      adds; a block merges with the one that is there
+  ~key             removes: what can be off is off, anything else is back to its default
+  --print-config   every value of the configuration and where it comes from, then stop
+
+  floe launch -n 2 -- train my.yaml strategy=full_shard train.steps=1000
+  torchrun --nproc-per-node 8 --no-python floe train my.yaml experiment=[openflamingo_3b]
+
+The run's files are in run.dir/run.name: config.yaml, metrics.jsonl (a line per step), logs/,
+tensorboard/, wandb/, checkpoints/. Started again, the command goes on from the newest valid
+checkpoint. Ctrl-C once stops after the step under way, with a checkpoint; twice stops now.
+
+Keys:
+)";
+
+const std::string& help() {
+  static const std::string page =
+      std::string(kUsage) + config::help_text(config::fields_of<train::RunConfig>());
+  return page;
+}
+
+Exit run(const Args& args) {
+  const Options options("train", args, {{"--print-config"}});
+  const auto loaded =
+      train::load_run_config(config::layers_from_arguments(options.words(), own_configs()));
+  if (options.has("--print-config")) {
+    std::cout << config::print_config(loaded.values);
+    return Exit::done;
+  }
+  diag::MemoryCounter::install();
+  const std::atomic<bool>& stop = stop_on_signals();
+  const auto world = train::join_world(loaded.config.dist);
+  return static_cast<Exit>(comm::guarded(*world, [&] {
+    train::Trainer trainer(loaded, world, stop);
+    trainer.run();
+    require(!trainer.stopped(), "stopped by a signal after step ", trainer.step(), " of ",
+            trainer.total_steps());
+  }));
+}
+
+}  // namespace
+
+const Command kTrainCommand{
+    .name = "train",
+    .summary = "train a model, sharded over the ranks",
+    .help = help(),
+    .run = run,
+};
+
+}  // namespace floe::cli
