@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <thread>
+#include <vector>
 
 #include "floe/core/hash.h"
 #include "floe/core/philox.h"
@@ -27,10 +29,24 @@ std::array<float, 4> normals(const std::array<std::uint32_t, 4>& words) {
   return out;
 }
 
+// Runs body(begin, end) over [0, numel) on as many threads as torch would use. at::parallel_for runs on
+// one wherever it is compiled without OpenMP, as here.
+template <class Body>
+void split(std::int64_t numel, const Body& body) {
+  constexpr std::int64_t kWorthAThread = std::int64_t{1} << 17;
+  const std::int64_t threads =
+      std::clamp<std::int64_t>(numel / kWorthAThread, 1, at::get_num_threads());
+  const std::int64_t share = (numel + threads - 1) / threads;
+  std::vector<std::jthread> others;
+  for (std::int64_t begin = share; begin < numel; begin += share)
+    others.emplace_back([&body, begin, end = std::min(begin + share, numel)] { body(begin, end); });
+  body(0, std::min(share, numel));
+}
+
 void fill_random(const Init& init, const Philox& random, std::int64_t first, float* out,
                  std::int64_t numel) {
   const auto a = static_cast<float>(init.a), b = static_cast<float>(init.b);
-  at::parallel_for(0, numel, 1 << 14, [&](std::int64_t begin, std::int64_t end) {
+  split(numel, [&](std::int64_t begin, std::int64_t end) {
     std::array<float, 4> values{};
     std::int64_t have = -1;
     for (std::int64_t i = begin; i < end; ++i) {
