@@ -105,12 +105,19 @@ def config_of(model, arguments, overrides):
     }
 
 
+def environment():
+    """Without what hides the GPU from other programs."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    return {key: value for key, value in os.environ.items() if not (hidden and key == "CUDA_VISIBLE_DEVICES")}
+
+
 def run_floe(config):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(config, file)
         file.flush()
         program = Path(os.environ["FLOE_BIN_DIR"]) / "bench_h200"
-        done = subprocess.run([program, file.name], stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run([program, file.name], stdout=subprocess.PIPE, text=True, check=False,
+                              env=environment())
     if done.returncode:
         return {"error": f"exit status {done.returncode}"}
     return json.loads(done.stdout.splitlines()[-1])
@@ -122,7 +129,7 @@ def run_python(config, system):
         file.flush()
         python = os.environ.get("FLOE_PYTHON", sys.executable)
         done = subprocess.run([python, HERE / "torch_twin" / "flamingo_step.py", file.name, system],
-                              stdout=subprocess.PIPE, text=True, check=False)
+                              stdout=subprocess.PIPE, text=True, check=False, env=environment())
     if done.returncode:
         return {"error": f"exit status {done.returncode}"}
     return json.loads(done.stdout.splitlines()[-1])

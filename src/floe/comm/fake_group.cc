@@ -11,15 +11,11 @@ class FakeGroup final : public Group {
 
  protected:
   Work do_all_gather(at::Tensor output, at::Tensor input, const std::string&) override {
-    const at::Tensor slices = output.view({size(), input.numel()});
-    const at::Tensor own = input.view({1, input.numel()});
-    const auto receive = [&](int first, int last) {
-      if (first < last) slices.slice(0, first, last).copy_(own.expand({last - first, -1}));
-    };
-    // The own slice may be the input itself; the others are one copy on either side of it.
-    receive(0, rank());
-    if (slices[rank()].const_data_ptr() != own.const_data_ptr()) receive(rank(), rank() + 1);
-    receive(rank() + 1, size());
+    // One plain copy per slice: a broadcast would be a slow kernel on a GPU.
+    at::Tensor slices = output.view({size(), input.numel()});
+    const at::Tensor own = input.view({input.numel()});
+    for (int peer = 0; peer < size(); ++peer)
+      if (slices[peer].const_data_ptr() != own.const_data_ptr()) slices[peer].copy_(own);
     return {};
   }
   Work do_reduce_scatter(at::Tensor output, at::Tensor input, Reduce reduce,

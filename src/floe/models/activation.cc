@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "floe/nn/fused.h"
+
 namespace floe::models {
 
 at::Tensor activate(const at::Tensor& x, Activation kind) {
@@ -9,7 +11,7 @@ at::Tensor activate(const at::Tensor& x, Activation kind) {
     case Activation::relu: return at::relu(x);
     case Activation::gelu: return at::gelu(x);
     case Activation::gelu_tanh: return at::gelu(x, "tanh");
-    case Activation::quick_gelu: return x * at::sigmoid(1.702 * x);
+    case Activation::quick_gelu: return nn::quick_gelu(x);
     case Activation::silu: return at::silu(x);
   }
   return x;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "floe/core/error.h"
+#include "floe/kernels/kernels.h"
 
 namespace floe::models {
 namespace {
@@ -53,7 +54,25 @@ at::Tensor ViTBlock::attend(const at::Tensor& x) {
   return out_proj_(mixed.transpose(1, 2).reshape({images, tokens, spec_.width}));
 }
 
+bool ViTBlock::takes_kernels(const at::Tensor& x) const {
+  const nn::Linear& last = *c_proj_;
+  return !at::GradMode::is_enabled() && ln_1_->is_bare() && ln_2_->is_bare() && !last.boundary &&
+         !last.checkpointed && !last.lora() && kernels::norm_fits(x) &&
+         kernels::usable({x, ln_1_->weight, ln_2_->weight, last.weight, last.bias});
+}
+
 at::Tensor ViTBlock::forward(const at::Tensor& x) {
+  if (takes_kernels(x)) {
+    const auto first = ln_1_->weights(), second = ln_2_->weights();
+    const at::Tensor normed =
+        kernels::layer_norm(x, {}, first.weight, first.bias, {}, {.eps = first.eps}).out;
+    // The sum already has the last layer's bias, so that its product is added in place.
+    const auto both = kernels::layer_norm(x, attend(normed), second.weight, second.bias,
+                                          c_proj_->bias, {.eps = second.eps});
+    const at::Tensor inner = activate(c_fc_(both.out), spec_.activation);
+    both.sum.view({-1, spec_.width}).addmm_(inner.view({-1, spec_.mlp_dim}), c_proj_->weight.t());
+    return both.sum;
+  }
   const at::Tensor y = x + attend(ln_1_(x));
   return y + c_proj_(activate(c_fc_(ln_2_(y)), spec_.activation));
 }

@@ -23,6 +23,8 @@ class ViTBlock : public nn::Module {
 
  private:
   at::Tensor attend(const at::Tensor& x);
+  // Whether the forward without gradients may go through floe's kernels.
+  bool takes_kernels(const at::Tensor& x) const;
 
   VisionSpec spec_;
   nn::Ptr<nn::LayerNorm> ln_1_, ln_2_;

@@ -19,6 +19,13 @@ at::Tensor Norm::forward(const at::Tensor& x) {
   return at::layer_norm(x, {weight_.size(0)}, weight_, bias_, eps_);
 }
 
+std::pair<at::Tensor, at::Tensor> Norm::add(const at::Tensor& x, const at::Tensor& added) {
+  if (kind_ != NormKind::rms && !boundary && !checkpointed)
+    return nn::add_norm(x, added, {weight_, bias_, eps_});
+  const at::Tensor y = added.defined() ? x + added : x;
+  return {y, nn::call(*this, y)};
+}
+
 DecoderLayer::DecoderLayer(const DecoderSpec& spec, std::int64_t index)
     : spec_(spec), index_(static_cast<std::size_t>(index)) {
   const DecoderNames& names = spec.names;
@@ -57,9 +64,14 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const DecoderContext& conte
   const std::int64_t tokens = x.size(0), heads = spec_.heads, shared = spec_.kv_heads;
   const std::int64_t dim = spec_.head_dim;
   at::Tensor q, k, v;  // [N, heads * dim], [N, shared * dim] twice; per head for fused_per_head
+  bool rotates = context.rotary.cos.defined();
   if (qkv_) {
     at::Tensor all = qkv_(x);
     if (spec_.clip_qkv > 0) all = all.clamp(-spec_.clip_qkv, spec_.clip_qkv);
+    if (const at::Tensor done = turned(all, context); done.defined()) {
+      all = done;
+      rotates = false;
+    }
     if (spec_.qkv == QkvKind::fused_per_head) {
       const auto parts = all.view({tokens, heads, 3 * dim}).chunk(3, -1);
       q = parts[0], k = parts[1], v = parts[2];
@@ -74,7 +86,7 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const DecoderContext& conte
   q = q.reshape({tokens, heads, dim});
   k = k.reshape({tokens, shared, dim});
   v = v.reshape({tokens, shared, dim});
-  if (context.rotary.cos.defined()) {
+  if (rotates) {
     q = nn::rotate(q, context.rotary);
     k = nn::rotate(k, context.rotary);
   }
@@ -84,6 +96,15 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const DecoderContext& conte
       context.cache ? nn::attention(q, k, v, *context.segments, *context.cache, index_, rule)
                     : nn::attention(q, k, v, *context.segments, context.masks, rule);
   return out_(mixed);
+}
+
+at::Tensor DecoderLayer::turned(const at::Tensor& projected, const DecoderContext& context) const {
+  if (!context.rotary.cos.defined() || q_norm_) return {};
+  const std::int64_t dim = spec_.head_dim;
+  const bool per_head = spec_.qkv == QkvKind::fused_per_head;
+  const std::int64_t stride = per_head ? 3 * dim : dim;
+  return nn::rotate_inside(projected, context.rotary, {0, spec_.heads, stride},
+                           {per_head ? dim : spec_.heads * dim, spec_.kv_heads, stride});
 }
 
 at::Tensor DecoderLayer::transform(const at::Tensor& x) {
@@ -97,10 +118,11 @@ at::Tensor DecoderLayer::forward(const at::Tensor& x, const ContextPtr& context)
     const at::Tensor y = attention_norm_(x + drop(attend(x, *context)));
     return mlp_norm_(y + drop(transform(y)));
   }
-  const at::Tensor attended = drop(attend(attention_norm_(x), *context));
-  if (spec_.parallel_residual) return x + attended + drop(transform(mlp_norm_(x)));
-  const at::Tensor y = x + attended;
-  return y + drop(transform(mlp_norm_(y)));
+  const auto [stream, normed] = attention_norm_->add(x, {});
+  const at::Tensor attended = drop(attend(normed, *context));
+  if (spec_.parallel_residual) return stream + attended + drop(transform(mlp_norm_(stream)));
+  const auto [y, inner] = mlp_norm_->add(stream, attended);
+  return y + drop(transform(inner));
 }
 
 Decoder::Decoder(const DecoderSpec& spec, const std::optional<Gates>& gates,

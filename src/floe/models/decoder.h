@@ -32,6 +32,8 @@ class Norm : public nn::Module {
  public:
   Norm(NormKind kind, std::int64_t dim, double eps);
   at::Tensor forward(const at::Tensor& x);
+  // x + added (undefined: x itself) and its norm, see nn::add_norm.
+  std::pair<at::Tensor, at::Tensor> add(const at::Tensor& x, const at::Tensor& added);
 
  private:
   NormKind kind_;
@@ -46,6 +48,8 @@ class DecoderLayer : public nn::Module {
 
  private:
   at::Tensor attend(const at::Tensor& x, const DecoderContext& context);
+  // The fused projection, turned by the rotary positions already; undefined: not done.
+  at::Tensor turned(const at::Tensor& projected, const DecoderContext& context) const;
   at::Tensor transform(const at::Tensor& x);
   at::Tensor drop(const at::Tensor& x);
 

@@ -16,6 +16,8 @@ class FeedForward : public nn::Module {
  public:
   FeedForward(std::int64_t dim, std::int64_t mult);
   at::Tensor forward(const at::Tensor& x);
+  // forward(x) · tanh(gate) + x, with an open gate where it is undefined.
+  at::Tensor add_to(const at::Tensor& x, const at::Tensor& gate);
 
  private:
   nn::Ptr<nn::LayerNorm> norm_;
@@ -27,8 +29,16 @@ class MaskedCrossAttention : public nn::Module {
   MaskedCrossAttention(std::int64_t dim, std::int64_t media_dim, const CrossAttentionSpec& spec);
   // x [N, dim], media [M, latents, media_dim] → [N, dim]
   at::Tensor forward(const at::Tensor& x, const at::Tensor& media, const MediaPlan* plan);
+  // forward(x, media, plan) · tanh(gate) + x
+  at::Tensor add_to(const at::Tensor& x, const at::Tensor& media, const MediaPlan* plan,
+                    const at::Tensor& gate);
 
  private:
+  // What tokens with these queries [N, inner] see, before the output's projection: [N, inner].
+  at::Tensor look(const at::Tensor& queries, const at::Tensor& media, const MediaPlan& plan);
+  at::Tensor look_packed(const at::Tensor& queries, const at::Tensor& media,
+                         const MediaPlan::Packed& packed);
+
   std::int64_t heads_, dim_head_;
   nn::Ptr<nn::LayerNorm> norm_;
   nn::Ptr<nn::Linear> to_q_, to_kv_, to_out_;

@@ -13,9 +13,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "floe/batch/packed_batch.h"
+#include "floe/nn/attention.h"
 #include "floe/nn/segments.h"
 
 namespace floe::models {
@@ -30,6 +32,14 @@ class MediaPlan {
     at::Tensor even;         // [rows, length, 1] bool, sees all slots alike; undefined: none
   };
 
+  // For kernels without padding, where every token looks at one image or none: tokens in spans that
+  // look at the same image.
+  struct Packed {
+    nn::Spans tokens;
+    at::Tensor image_offsets;  // [spans + 1] int32: how many images are looked at before each span
+    at::Tensor images;         // which ones, in this order; undefined: all, as they are
+  };
+
   // `batch` on the CPU. `times` [N] overrides what the ids say (generation goes on without the ids of
   // the prompt); undefined: from the ids.
   MediaPlan(const PackedBatch& batch, std::shared_ptr<const nn::Segments> segments,
@@ -37,12 +47,19 @@ class MediaPlan {
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const nn::Segments& segments() const { return *segments_; }
+  // Null on the CPU and where some token looks at more than one image.
+  const Packed* packed() const { return packed_ ? &*packed_ : nullptr; }
   // Whether a zero image stands behind the batch's own images.
   bool needs_zero_image() const { return needs_zero_image_; }
 
  private:
   std::shared_ptr<const nn::Segments> segments_;
+  // From the image that each token looks at, -1 for none.
+  void pack(const std::vector<std::int64_t>& image_of_token, std::int64_t num_images,
+            at::Device device);
+
   std::vector<Bucket> buckets_;
+  std::optional<Packed> packed_;
   bool needs_zero_image_ = false;
 };
 

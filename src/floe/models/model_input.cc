@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "floe/batch/to_device.h"
 #include "floe/core/error.h"
 #include "floe/models/language_model.h"
 
@@ -49,10 +50,10 @@ void find_targets(const PackedBatch& batch, const InputOptions& options, ModelIn
   std::vector<float> weights;
   for (const std::int64_t s : sources)
     weights.push_back(static_cast<float>(share[static_cast<std::size_t>(s)]));
-  input.predictors = at::tensor(predictors, at::kLong).to(options.device);
-  input.targets = at::tensor(targets, at::kLong).to(options.device);
-  input.target_sources = at::tensor(sources, at::kLong).to(options.device);
-  input.target_weights = at::tensor(weights, at::kFloat).to(options.device);
+  input.predictors = to_device(at::tensor(predictors, at::kLong), options.device);
+  input.targets = to_device(at::tensor(targets, at::kLong), options.device);
+  input.target_sources = to_device(at::tensor(sources, at::kLong), options.device);
+  input.target_weights = to_device(at::tensor(weights, at::kFloat), options.device);
   input.z_loss = rule.z_loss;
 }
 
@@ -93,8 +94,8 @@ std::shared_ptr<const ModelInput> prepare(const LanguageModel& model, const Pack
   auto input = std::make_shared<ModelInput>();
   const auto segments =
       std::make_shared<const nn::Segments>(batch.sequence_offsets, batch.attended, device);
-  input->ids = batch.ids.to(device, at::kLong, /*non_blocking=*/true);
-  const at::Tensor positions = batch.positions.to(device, at::kLong, /*non_blocking=*/true);
+  input->ids = to_device(batch.ids.to(at::kLong), device);
+  const at::Tensor positions = to_device(batch.positions.to(at::kLong), device);
   auto context = std::make_shared<DecoderContext>(
       model.decoder().context(segments, positions, options.cache, options.dtype));
   if (model.media_token() >= 0) {

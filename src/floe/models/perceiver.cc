@@ -16,15 +16,22 @@ PerceiverAttention::PerceiverAttention(std::int64_t dim, const PerceiverSpec& sp
   to_out_ = child<nn::Linear>("to_out", inner, dim, false);
 }
 
+at::Tensor PerceiverAttention::keys_and_values(const at::Tensor& media, const at::Tensor& latents) {
+  if (media.is_cpu() || !to_kv_->is_bare() || !norm_media_->is_bare())
+    return to_kv_(at::cat({norm_media_(media), latents}, 1));
+  // The normed media need not be kept, nor be copied beside the latents before they are projected.
+  const at::Tensor of_media = nn::norm_linear(media, norm_media_->weights(), to_kv_->weight).second;
+  return at::cat({of_media, to_kv_(latents)}, 1);
+}
+
 at::Tensor PerceiverAttention::forward(const at::Tensor& media, const at::Tensor& latents) {
   const at::Tensor own = norm_latents_(latents);
   const std::int64_t images = own.size(0);
   const at::Tensor q = to_q_(own).view({images, -1, heads_, dim_head_}).transpose(1, 2);
-  const at::Tensor kv = to_kv_(at::cat({norm_media_(media), own}, 1))
-                            .view({images, -1, 2, heads_, dim_head_})
-                            .permute({2, 0, 3, 1, 4});
-  const at::Tensor mixed = at::scaled_dot_product_attention(
-      q, kv[0], kv[1], {}, 0.0, false, 1 / std::sqrt(static_cast<double>(dim_head_)));
+  const auto kv = keys_and_values(media, own).view({images, -1, 2, heads_, dim_head_}).unbind(2);
+  const at::Tensor mixed =
+      at::scaled_dot_product_attention(q, kv[0].transpose(1, 2), kv[1].transpose(1, 2), {}, 0.0,
+                                       false, 1 / std::sqrt(static_cast<double>(dim_head_)));
   return to_out_(mixed.transpose(1, 2).reshape({images, -1, heads_ * dim_head_}));
 }
 
@@ -42,7 +49,7 @@ at::Tensor PerceiverResampler::forward(const at::Tensor& media) {
   at::Tensor x = latents_.unsqueeze(0).expand({media.size(0), -1, -1});
   for (std::size_t i = 0; i < attention_.size(); ++i) {
     x = attention_[i](media, x) + x;
-    x = feed_forward_[i](x) + x;
+    x = feed_forward_[i]->add_to(x, {});
   }
   return norm_(x);
 }

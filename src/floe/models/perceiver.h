@@ -17,6 +17,9 @@ class PerceiverAttention : public nn::Module {
   at::Tensor forward(const at::Tensor& media, const at::Tensor& latents);
 
  private:
+  // Of the media, which it norms, and then of the normed latents: [M, tokens + num_latents, 2 * inner]
+  at::Tensor keys_and_values(const at::Tensor& media, const at::Tensor& latents);
+
   std::int64_t heads_, dim_head_;
   nn::Ptr<nn::LayerNorm> norm_media_, norm_latents_;
   nn::Ptr<nn::Linear> to_q_, to_kv_, to_out_;

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "floe/batch/to_device.h"
+
 namespace floe::models {
 
 TokenEmbedding::TokenEmbedding(std::int64_t vocab, std::int64_t dim, double deviation,
@@ -37,7 +39,8 @@ void OutputHead::tie(const TokenEmbedding& embedding) {
 
 nn::OutputWeights OutputHead::output(const at::Tensor& like) const {
   nn::OutputWeights output{.weight = weight_, .rows = rows_, .scale = scale_};
-  if (rows_.defined()) output.row_ids = at::tensor(trained_rows_, at::kLong).to(like.device());
+  if (rows_.defined())
+    output.row_ids = to_device(at::tensor(trained_rows_, at::kLong), like.device());
   return output;
 }
 

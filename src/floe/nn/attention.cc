@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "floe/batch/to_device.h"
 #include "floe/core/error.h"
 
 namespace floe::nn {
@@ -35,6 +36,14 @@ at::Tensor sdpa(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                           /*enable_gqa=*/q.size(1) != k.size(1));
 }
 
+// Whether the fused kernel for sequences of any length without padding computes this.
+bool takes_packed(const at::Tensor& q, const Segments& segments, const AttentionRule& rule) {
+  const auto dtype = q.scalar_type();
+  return q.is_cuda() && (dtype == at::kBFloat16 || dtype == at::kHalf) && q.size(2) % 8 == 0 &&
+         q.size(2) <= 256 && segments.offsets().defined() && segments.num_tokens() > 0 &&
+         !rule.slopes.defined() && rule.window == 0 && rule.dropout == 0;
+}
+
 }  // namespace
 
 std::vector<at::Tensor> attention_masks(const Segments& segments, const AttentionRule& rule,
@@ -54,7 +63,8 @@ std::vector<at::Tensor> attention_masks(const Segments& segments, const Attentio
     }
     at::Tensor added = at::zeros({1}, options.dtype(at::kFloat));
     if (rule.slopes.defined())
-      added = -rule.slopes.to(options.device()).view({1, -1, 1, 1}) * distance.to(at::kFloat);
+      added =
+          -to_device(rule.slopes, options.device()).view({1, -1, 1, 1}) * distance.to(at::kFloat);
     mask = at::where(hidden, at::scalar_tensor(kNever, options.dtype(at::kFloat)), added)
                .to(c10::typeMetaToScalarType(options.dtype()));
   }
@@ -65,12 +75,17 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      const Segments& segments, const std::vector<at::Tensor>& masks,
                      const AttentionRule& rule) {
   const std::int64_t width = q.size(1) * v.size(2);
-  const at::Tensor queries = segments.pad(q), keys = segments.pad(k), values = segments.pad(v);
+  if (takes_packed(q, segments, rule))
+    return packed_attention(q, k, v, {segments.offsets(), segments.longest()},
+                            {segments.offsets(), segments.longest()}, /*causal=*/true, rule.scale)
+        .reshape({-1, width});
+  const auto queries = segments.parts(segments.pad(q)), keys = segments.parts(segments.pad(k)),
+             values = segments.parts(segments.pad(v));
   std::vector<at::Tensor> mixed;
   for (std::size_t b = 0; b < segments.buckets().size(); ++b) {
     const Bucket& bucket = segments.buckets()[b];
-    const auto part = [&](const at::Tensor& places) { return heads_first(bucket.of(places)); };
-    mixed.push_back(heads_first(sdpa(part(queries), part(keys), part(values), masks[b], rule))
+    mixed.push_back(heads_first(sdpa(heads_first(queries[b]), heads_first(keys[b]),
+                                     heads_first(values[b]), masks[b], rule))
                         .reshape({bucket.rows * bucket.length, width}));
   }
   if (mixed.empty()) return v.reshape({0, width});
@@ -120,6 +135,13 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                         .reshape({bucket.rows * bucket.length, width}));
   }
   return segments.unpad(mixed.size() == 1 ? mixed[0] : at::cat(mixed));
+}
+
+at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const Spans& queries, const Spans& keys, bool causal, double scale) {
+  return std::get<0>(at::_flash_attention_forward(q, k, v, queries.offsets, keys.offsets,
+                                                  queries.longest, keys.longest, /*dropout_p=*/0.0,
+                                                  causal, /*return_debug_mask=*/false, scale));
 }
 
 at::Tensor alibi_slopes(std::int64_t heads, double bias_max) {

@@ -34,6 +34,17 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      const Segments& segments, KvCache& cache, std::size_t layer,
                      const AttentionRule& rule);
 
+// Spans that lie one after the other.
+struct Spans {
+  at::Tensor offsets;  // [S+1] int32 on the device
+  std::int64_t longest = 0;
+};
+// On CUDA, in bf16 or fp16: the queries of span s look at the keys of span s, all of them or, when
+// causal, those up to their own place. A span without keys gives zeros; one without queries is not
+// allowed to have keys. q [N, H, D], k and v [K, H', D]; tokens and heads may have any stride.
+at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const Spans& queries, const Spans& keys, bool causal, double scale);
+
 // Alibi's slope of each head, as published: powers of 2^(-bias_max / heads), and for a number of
 // heads that is no power of two every second one of the next power first.
 at::Tensor alibi_slopes(std::int64_t heads, double bias_max);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "floe/kernels/kernels.h"
+
 namespace floe::nn {
 namespace {
 
@@ -12,8 +14,10 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// Elements of the logits that exist at once: 64 MiB in fp32.
+// Elements of the logits that exist at once: 64 MiB in fp32. Our kernel needs no fp32 copies, and an
+// accelerator wants larger products.
 constexpr std::int64_t kChunkElements = std::int64_t{1} << 24;
+constexpr std::int64_t kKernelChunkElements = std::int64_t{1} << 27;
 
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static variable_list forward(AutogradContext* context, const Variable& hidden,
@@ -26,6 +30,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     const bool train_hidden = with_gradients && hidden.requires_grad();
     const bool train_weight = with_gradients && weight.requires_grad();
     const bool train_rows = with_gradients && rows.defined() && rows.requires_grad();
+    const bool any_gradient = train_hidden || train_weight || train_rows;
     const at::AutoGradMode grad_off(false);
     const std::int64_t count = hidden.size(0), vocabulary = weight.size(0);
     const auto fp32 = hidden.options().dtype(at::kFloat);
@@ -37,23 +42,37 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     if (train_weight) weight_grad = at::zeros_like(weight);
     if (train_rows) rows_grad = at::zeros_like(rows);
 
-    const std::int64_t step = std::max<std::int64_t>(1, kChunkElements / vocabulary);
+    const bool with_kernel = kernels::usable({hidden, weight, rows});
+    const std::int64_t step = std::max<std::int64_t>(
+        1, (with_kernel ? kKernelChunkElements : kChunkElements) / vocabulary);
     for (std::int64_t first = 0; first < count; first += step) {
       const std::int64_t n = std::min(step, count - first);
       const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, first, n); };
-      const at::Tensor x = part(hidden), target = part(targets).unsqueeze(1);
-      at::Tensor scores = floe::nn::logits(x, output).to(at::kFloat);
-      const at::Tensor log_z = scores.logsumexp(1, /*keepdim=*/true);
-      const at::Tensor loss = log_z - scores.gather(1, target);
-      part(token_losses).copy_(loss.squeeze(1));
-      const at::Tensor share = part(weights).unsqueeze(1);
-      sum += (share * (z_loss == 0 ? loss : loss + z_loss * log_z.square())).sum();
-      if (!train_hidden && !train_weight && !train_rows) continue;
-
-      scores.sub_(log_z).exp_();  // the probabilities
-      if (z_loss != 0) scores.mul_(1 + 2 * z_loss * log_z);
-      scores.scatter_add_(1, target, at::full({n, 1}, -1.0, fp32)).mul_(share * scale);
-      at::Tensor slope = scores.to(hidden.scalar_type());
+      const at::Tensor x = part(hidden);
+      at::Tensor slope;  // the loss's gradient for the logits
+      if (with_kernel) {
+        slope = x.mm(weight.t());
+        if (rows.defined()) slope.index_copy_(1, row_ids, x.mm(rows.t()));
+        at::Tensor weighted = at::empty({n}, fp32);
+        kernels::cross_entropy_(slope, part(targets), part(weights), scale, z_loss, any_gradient,
+                                {part(token_losses), weighted});
+        sum += weighted.sum();
+      } else {
+        const at::Tensor target = part(targets).unsqueeze(1);
+        at::Tensor scores = floe::nn::logits(x, output).to(at::kFloat);
+        const at::Tensor log_z = scores.logsumexp(1, /*keepdim=*/true);
+        const at::Tensor loss = log_z - scores.gather(1, target);
+        part(token_losses).copy_(loss.squeeze(1));
+        const at::Tensor share = part(weights).unsqueeze(1);
+        sum += (share * (z_loss == 0 ? loss : loss + z_loss * log_z.square())).sum();
+        if (any_gradient) {
+          scores.sub_(log_z).exp_();  // the probabilities
+          if (z_loss != 0) scores.mul_(1 + 2 * z_loss * log_z);
+          scores.scatter_add_(1, target, at::full({n, 1}, -1.0, fp32)).mul_(share * scale);
+          slope = scores.to(hidden.scalar_type());
+        }
+      }
+      if (!any_gradient) continue;
       at::Tensor row_slope;
       if (rows.defined()) {
         row_slope = slope.index_select(1, row_ids);

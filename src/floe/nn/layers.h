@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "floe/nn/fused.h"
 #include "floe/nn/module.h"
 
 namespace floe::nn {
@@ -31,6 +32,8 @@ class Linear : public Module {
   // begins them: A random, B zero, so that the layer first gives what it gave before.
   void adapt(const LoraOptions& options);
   const std::optional<LoraOptions>& lora() const { return lora_; }
+  // Whether calling this layer is x Wᵀ and nothing else: no bias, no adapter, no boundary.
+  bool is_bare() const { return !bias.defined() && !lora_ && !boundary && !checkpointed; }
   // Puts the adapter's product into the weight and sets B to zero. The parameters must be whole.
   void merge_lora();
 
@@ -55,6 +58,10 @@ class LayerNorm : public Module {
  public:
   explicit LayerNorm(std::int64_t dim, double eps = 1e-5);
   at::Tensor forward(const at::Tensor& x);
+
+  NormWeights weights() const { return {weight, bias, eps_}; }
+  // Whether calling this layer is the norm and nothing else.
+  bool is_bare() const { return !boundary && !checkpointed; }
 
   at::Tensor weight, bias;  // [dim]
 

@@ -1,9 +1,13 @@
 #include "floe/nn/rotary.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <numbers>
+
+#include "floe/batch/to_device.h"
+#include "floe/kernels/kernels.h"
 
 namespace floe::nn {
 namespace {
@@ -25,12 +29,66 @@ at::Tensor frequencies(const RotarySpec& spec) {
   return at::where((wave >= shortest).logical_and(wave <= longest), mixed, stretched);
 }
 
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+void turn_heads(const at::Tensor& rows, const at::Tensor& cos, const at::Tensor& sin,
+                const HeadPlaces& places, bool back) {
+  if (places.heads == 0) return;
+  const std::int64_t dim = cos.size(2);
+  const at::Tensor heads =
+      rows.as_strided({rows.size(0), places.heads, dim}, {rows.size(1), places.stride, 1},
+                      rows.storage_offset() + places.offset);
+  kernels::rotate_(heads, cos, sin, back);
+}
+
+struct RotateInside : torch::autograd::Function<RotateInside> {
+  static Variable forward(AutogradContext* context, const Variable& rows, const at::Tensor& cos,
+                          const at::Tensor& sin, HeadPlaces a, HeadPlaces b) {
+    turn_heads(rows, cos, sin, a, /*back=*/false);
+    turn_heads(rows, cos, sin, b, /*back=*/false);
+    context->mark_dirty({rows});
+    context->save_for_backward({cos, sin});
+    for (const auto& [key, value] : numbers(a, b)) context->saved_data[key] = value;
+    return rows;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const auto number = [&](const char* key) { return context->saved_data[key].toInt(); };
+    const HeadPlaces a{number("a.offset"), number("a.heads"), number("a.stride")};
+    const HeadPlaces b{number("b.offset"), number("b.heads"), number("b.stride")};
+    at::Tensor grad = std::move(grads[0]);
+    // Somebody else's gradient is not ours to turn.
+    const bool own =
+        grad.use_count() == 1 && grad.storage().use_count() == 1 && grad.is_contiguous();
+    if (!own) grad = grad.clone(at::MemoryFormat::Contiguous);
+    turn_heads(grad, saved[0], saved[1], a, /*back=*/true);
+    turn_heads(grad, saved[0], saved[1], b, /*back=*/true);
+    return {grad, {}, {}, {}, {}};
+  }
+
+ private:
+  static std::vector<std::pair<const char*, std::int64_t>> numbers(const HeadPlaces& a,
+                                                                   const HeadPlaces& b) {
+    return {{"a.offset", a.offset}, {"a.heads", a.heads}, {"a.stride", a.stride},
+            {"b.offset", b.offset}, {"b.heads", b.heads}, {"b.stride", b.stride}};
+  }
+};
+
 }  // namespace
+
+at::Tensor rotate_inside(const at::Tensor& projected, const RotaryAngles& angles,
+                         const HeadPlaces& a, const HeadPlaces& b) {
+  if (!kernels::usable({projected, angles.cos, angles.sin})) return {};
+  return RotateInside::apply(projected, angles.cos, angles.sin, a, b);
+}
 
 RotaryAngles rotary_angles(const RotarySpec& spec, const at::Tensor& positions,
                            at::ScalarType dtype) {
   const at::Tensor angles =
-      at::outer(positions.to(at::kFloat), frequencies(spec).to(positions.device()));
+      at::outer(positions.to(at::kFloat), to_device(frequencies(spec), positions.device()));
   const at::Tensor both = at::cat({angles, angles}, 1).unsqueeze(1);  // [N, 1, dim]
   return {both.cos().to(dtype), both.sin().to(dtype)};
 }

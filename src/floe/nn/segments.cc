@@ -9,6 +9,8 @@
 #include <bit>
 #include <map>
 
+#include "floe/batch/to_device.h"
+
 namespace floe::nn {
 namespace {
 
@@ -62,11 +64,13 @@ Segments::Segments(const at::Tensor& offsets, const at::Tensor& attended, at::De
   const auto* offset = offsets.const_data_ptr<std::int64_t>();
   const std::int64_t sequences = offsets.numel() - 1;
   num_tokens_ = offset[sequences];
+  if (!attended.defined() && !device.is_cpu()) offsets_ = to_device(offsets.to(at::kInt), device);
 
   std::map<std::int64_t, Bucket> by_class;
   for (std::int64_t s = 0; s < sequences; ++s) {
     const std::int64_t length = offset[s + 1] - offset[s];
     if (length == 0) continue;
+    longest_ = std::max(longest_, length);
     Bucket& bucket = by_class[length_class(length)];
     bucket.sequences.push_back(s);
     bucket.length = std::max(bucket.length, length);
@@ -98,15 +102,29 @@ Segments::Segments(const at::Tensor& offsets, const at::Tensor& attended, at::De
           hidden.mutable_data_ptr<bool>()[row * bucket.length + i] = true;
       }
     }
-    if (hidden.defined() && hidden.any().item<bool>()) bucket.hidden = hidden.to(device);
+    if (hidden.defined() && hidden.any().item<bool>()) bucket.hidden = to_device(hidden, device);
   }
   if (in_place_) return;
-  token_of_ = token_of.to(device);
-  place_of_ = place_of.to(device);
+  token_of_ = to_device(token_of, device);
+  place_of_ = to_device(place_of, device);
+}
+
+std::vector<at::Tensor> Segments::parts(const at::Tensor& places) const {
+  std::vector<std::int64_t> sizes;
+  for (const Bucket& bucket : buckets_) sizes.push_back(bucket.rows * bucket.length);
+  std::vector<at::Tensor> parts = places.split_with_sizes(sizes);  // its gradient is one copy
+  for (std::size_t b = 0; b < parts.size(); ++b) {
+    std::vector<std::int64_t> shape{buckets_[b].rows, buckets_[b].length};
+    for (std::int64_t d = 1; d < places.dim(); ++d) shape.push_back(places.size(d));
+    parts[b] = parts[b].view(shape);
+  }
+  return parts;
 }
 
 at::Tensor Segments::pad(const at::Tensor& tokens) const {
-  return in_place_ ? tokens.contiguous() : Pad::apply(tokens, token_of_, place_of_);
+  // Kernels of accelerators take tokens with gaps between them as they are.
+  if (in_place_) return tokens.is_cpu() ? tokens.contiguous() : tokens;
+  return Pad::apply(tokens, token_of_, place_of_);
 }
 
 at::Tensor Segments::unpad(const at::Tensor& places) const {

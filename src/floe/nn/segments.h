@@ -37,6 +37,13 @@ class Segments {
   std::int64_t num_tokens() const { return num_tokens_; }
   std::int64_t num_places() const { return num_places_; }
 
+  // Where sequences begin, [S+1] int32 on the device, and the longest one: for kernels that take them
+  // without padding. Undefined where some tokens are padding.
+  const at::Tensor& offsets() const { return offsets_; }
+  std::int64_t longest() const { return longest_; }
+  // The buckets' parts of `places` [P, ...], each as Bucket::of gives it.
+  std::vector<at::Tensor> parts(const at::Tensor& places) const;
+
   // [N, ...] → [P, ...]; what padding holds is arbitrary but finite if the tokens are.
   at::Tensor pad(const at::Tensor& tokens) const;
   // [P, ...] → [N, ...]
@@ -48,6 +55,8 @@ class Segments {
   bool in_place_ = true;  // tokens are places: nothing to move
   at::Tensor token_of_;   // [P], padding has a token of its sequence
   at::Tensor place_of_;   // [N]
+  at::Tensor offsets_;    // [S+1]
+  std::int64_t longest_ = 0;
 };
 
 }  // namespace floe::nn

@@ -1,0 +1,187 @@
+#include "floe/kernels/kernels.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sum.h>
+
+#ifdef FLOE_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "floe/kernels/launch.h"
+#endif
+
+#include "floe/core/error.h"
+
+namespace floe::kernels {
+
+#ifdef FLOE_CUDA
+namespace {
+
+Type type_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return Type::f32;
+    case at::kHalf: return Type::f16;
+    case at::kBFloat16: return Type::bf16;
+    default: throw Error(str("the kernels do not compute in ", tensor.dtype().name()));
+  }
+}
+
+const void* read(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr() : nullptr;
+}
+void* write(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
+}
+float* write_floats(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
+}
+
+// The device of a tensor is current while it lives; launches go to its stream.
+class OnDevice {
+ public:
+  explicit OnDevice(const at::Tensor& tensor)
+      : guard_(tensor.device()),
+        stream_(c10::cuda::getCurrentCUDAStream(tensor.device().index())) {}
+  operator cudaStream_t() const { return stream_.stream(); }
+  ~OnDevice() noexcept(false) { C10_CUDA_KERNEL_LAUNCH_CHECK(); }
+
+ private:
+  c10::cuda::CUDAGuard guard_;
+  c10::cuda::CUDAStream stream_;
+};
+
+NormShape norm_shape(const at::Tensor& x, double eps) {
+  const std::int64_t dim = x.size(-1);
+  return {x.numel() / dim, dim, static_cast<float>(eps)};
+}
+
+}  // namespace
+
+bool usable(std::initializer_list<at::Tensor> tensors) {
+  const at::Tensor* first = nullptr;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (!first) {
+      first = &tensor;
+      const auto dtype = tensor.scalar_type();
+      if (!tensor.is_cuda() ||
+          (dtype != at::kFloat && dtype != at::kHalf && dtype != at::kBFloat16))
+        return false;
+    }
+    const bool aligned = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+    if (tensor.device() != first->device() || tensor.scalar_type() != first->scalar_type() ||
+        !tensor.is_contiguous() || (!aligned && tensor.numel() > 1))
+      return false;
+  }
+  return first && !at::autocast::is_autocast_enabled(at::kCUDA);
+}
+
+at::Tensor quick_gelu(const at::Tensor& x) {
+  at::Tensor y = at::empty_like(x);
+  if (x.numel() > 0) launch_quick_gelu(type_of(x), read(x), write(y), x.numel(), OnDevice(x));
+  return y;
+}
+
+at::Tensor gated_gelu(const at::Tensor& u, const at::Tensor& gate) {
+  at::Tensor out = at::empty_like(u);
+  if (u.numel() > 0)
+    launch_gated_gelu(type_of(u), read(u), read(gate), write(out), u.numel(), OnDevice(u));
+  return out;
+}
+
+GatedGeluGrad gated_gelu_backward_(const at::Tensor& grad, const at::Tensor& u,
+                                   const at::Tensor& gate) {
+  GatedGeluGrad result{at::empty_like(u), {}};
+  const at::Tensor partial_sums = at::empty({kPartials}, u.options().dtype(at::kFloat));
+  launch_gated_gelu_backward(type_of(u), read(grad), read(u), read(gate), write(grad),
+                             write(result.out), write_floats(partial_sums), u.numel(), OnDevice(u));
+  result.factor = partial_sums.sum().view({1});
+  return result;
+}
+
+bool norm_fits(const at::Tensor& x) {
+  const std::int64_t dim = x.size(-1), pack = 16 / static_cast<std::int64_t>(x.element_size());
+  return dim > 0 && dim % pack == 0 && dim / pack <= 4096;
+}
+
+Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight,
+                  const at::Tensor& bias, const at::Tensor& sum_bias, const NormOptions& options) {
+  const NormShape shape = norm_shape(x, options.eps);
+  Normed result;
+  result.out = at::empty_like(x);
+  if (added.defined()) result.sum = at::empty_like(x);
+  if (options.statistics) {
+    const auto floats = x.options().dtype(at::kFloat);
+    result.mean = at::empty({shape.rows, 1}, floats);
+    result.rstd = at::empty({shape.rows, 1}, floats);
+  }
+  if (shape.rows > 0)
+    launch_layer_norm(type_of(x), shape, read(x), read(added), read(weight), read(bias),
+                      read(sum_bias), write(result.sum), write(result.out),
+                      write_floats(result.mean), write_floats(result.rstd), OnDevice(x));
+  return result;
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
+                               const at::Tensor& rstd, const at::Tensor& weight,
+                               const at::Tensor& added) {
+  at::Tensor input_grad = at::empty_like(x);
+  const NormShape shape = norm_shape(x, 0);
+  if (shape.rows > 0)
+    launch_layer_norm_backward(type_of(x), shape, read(grad), read(x), mean.const_data_ptr<float>(),
+                               rstd.const_data_ptr<float>(), read(weight), read(added),
+                               write(input_grad), OnDevice(x));
+  return input_grad;
+}
+
+void rotate_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
+  const RotaryShape shape{x.size(0), x.size(1), cos.size(-1), x.stride(0), x.stride(1)};
+  launch_rotary(type_of(x), shape, write(x), read(cos), read(sin), back, OnDevice(x));
+}
+
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
+                    double scale, double z_loss, bool with_gradient, const RowLosses& out) {
+  const LossShape shape{logits.size(0), logits.size(1), static_cast<float>(scale),
+                        static_cast<float>(z_loss), with_gradient};
+  launch_cross_entropy(type_of(logits), shape, write(logits),
+                       targets.const_data_ptr<std::int64_t>(), weights.const_data_ptr<float>(),
+                       write_floats(out.losses), write_floats(out.weighted), OnDevice(logits));
+}
+
+#else
+
+namespace {
+
+[[noreturn]] void missing() {
+  throw Error("this build has no CUDA kernels; build with FLOE_CUDA=1 ./run build");
+}
+
+}  // namespace
+
+bool usable(std::initializer_list<at::Tensor>) { return false; }
+at::Tensor quick_gelu(const at::Tensor&) { missing(); }
+at::Tensor gated_gelu(const at::Tensor&, const at::Tensor&) { missing(); }
+GatedGeluGrad gated_gelu_backward_(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+  missing();
+}
+bool norm_fits(const at::Tensor&) { return false; }
+Normed layer_norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                  const at::Tensor&, const NormOptions&) {
+  missing();
+}
+at::Tensor layer_norm_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                               const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+  missing();
+}
+void rotate_(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) { missing(); }
+void cross_entropy_(const at::Tensor&, const at::Tensor&, const at::Tensor&, double, double, bool,
+                    const RowLosses&) {
+  missing();
+}
+
+#endif
+
+}  // namespace floe::kernels

@@ -1,0 +1,62 @@
+// floe's own CUDA kernels on tensors, without autograd (nn/fused.h has that). Everything here asks for
+// tensors that `usable` accepts; sums and products are computed in fp32 and rounded once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+
+namespace floe::kernels {
+
+// Whether kernels take these tensors: this build has them, and all defined ones are contiguous, aligned,
+// on one CUDA device, and of one dtype among fp32, fp16 and bf16. Not under autocast, which would have
+// chosen dtypes on the way.
+bool usable(std::initializer_list<at::Tensor> tensors);
+
+// x · sigmoid(1.702 x)
+at::Tensor quick_gelu(const at::Tensor& x);
+
+// tanh(gate) · gelu(u); gate [1], undefined counts as 1.
+at::Tensor gated_gelu(const at::Tensor& u, const at::Tensor& gate);
+struct GatedGeluGrad {
+  at::Tensor out;     // the forward's result again
+  at::Tensor factor;  // [1] fp32: ⟨grad, gelu(u)⟩, the gradient of tanh(gate)
+};
+// `grad` becomes tanh(gate) · grad · gelu'(u), the gradient for u.
+GatedGeluGrad gated_gelu_backward_(const at::Tensor& grad, const at::Tensor& u,
+                                   const at::Tensor& gate);
+
+// Rows whose length the norm's kernels take.
+bool norm_fits(const at::Tensor& x);
+struct Normed {
+  at::Tensor sum;         // x + added (+ sum_bias); undefined without `added`
+  at::Tensor out;         // norm(x + added) · weight + bias
+  at::Tensor mean, rstd;  // [rows, 1] fp32; undefined unless asked for
+};
+struct NormOptions {
+  double eps = 1e-5;
+  bool statistics = false;
+};
+// x [..., dim]; `added`, `bias` and `sum_bias` may be undefined.
+Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight,
+                  const at::Tensor& bias, const at::Tensor& sum_bias, const NormOptions& options);
+// The gradient for the norm's input, plus `added` where that is defined.
+at::Tensor layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
+                               const at::Tensor& rstd, const at::Tensor& weight,
+                               const at::Tensor& added);
+
+// Turns x [N, H, D] in place as nn::rotate does, or back. Features lie next to each other, tokens and
+// heads may have any stride. cos and sin [N, 1, dim], contiguous, of x's dtype.
+void rotate_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back);
+
+// Cross entropy of each row of logits [L, V], as nn::cross_entropy has it: `losses` [L] and `weighted`
+// [L] in fp32 are written, and with_gradient the logits become the gradient of the sum of `weighted`.
+struct RowLosses {
+  at::Tensor losses, weighted;
+};
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
+                    double scale, double z_loss, bool with_gradient, const RowLosses& out);
+
+}  // namespace floe::kernels

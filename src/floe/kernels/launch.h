@@ -1,0 +1,57 @@
+// The launchers behind the kernels' tensors: plain pointers, one per family of kernels. Pointers are
+// aligned to 16 bytes unless it says otherwise; all return at once, the work is on `stream`.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace floe::kernels {
+
+enum class Type { f32, f16, bf16 };
+
+// `numel` values.
+void launch_quick_gelu(Type type, const void* x, void* y, std::int64_t numel, cudaStream_t stream);
+// out = tanh(gate) · gelu(u); a null gate counts as 1.
+void launch_gated_gelu(Type type, const void* u, const void* gate, void* out, std::int64_t numel,
+                       cudaStream_t stream);
+// Of G = ∂/∂(tanh(gate) · gelu(u)) · 1: input_grad = tanh(gate) · G · gelu'(u), out as above, and
+// `partial_sums` [kPartials] whose sum is ⟨G, gelu(u)⟩.
+constexpr int kPartials = 1056;
+void launch_gated_gelu_backward(Type type, const void* grad, const void* u, const void* gate,
+                                void* input_grad, void* out, float* partial_sums,
+                                std::int64_t numel, cudaStream_t stream);
+
+struct NormShape {
+  std::int64_t rows = 0, dim = 0;  // a row's bytes are a multiple of 16
+  float eps = 0;
+};
+// sum = x + added (either may be null: nothing is added, nothing is written), out = norm(sum) · weight
+// + bias. `sum` is written with `sum_bias` added to it.
+void launch_layer_norm(Type type, const NormShape& shape, const void* x, const void* added,
+                       const void* weight, const void* bias, const void* sum_bias, void* sum,
+                       void* out, float* mean, float* rstd, cudaStream_t stream);
+// input_grad = the norm's gradient for its input, plus `added`.
+void launch_layer_norm_backward(Type type, const NormShape& shape, const void* grad, const void* x,
+                                const float* mean, const float* rstd, const void* weight,
+                                const void* added, void* input_grad, cudaStream_t stream);
+
+// x [tokens, heads, ...] with these strides, no alignment asked for; cos and sin [tokens, dim].
+struct RotaryShape {
+  std::int64_t tokens = 0, heads = 0, dim = 0;
+  std::int64_t token_stride = 0, head_stride = 0;
+};
+void launch_rotary(Type type, const RotaryShape& shape, void* x, const void* cos, const void* sin,
+                   bool backward, cudaStream_t stream);
+
+struct LossShape {
+  std::int64_t rows = 0, vocabulary = 0;
+  float scale = 1, z_loss = 0;
+  bool with_gradient = false;
+};
+// logits [rows, vocabulary] become the gradient where one is asked for.
+void launch_cross_entropy(Type type, const LossShape& shape, void* logits,
+                          const std::int64_t* targets, const float* weights, float* losses,
+                          float* weighted, cudaStream_t stream);
+
+}  // namespace floe::kernels

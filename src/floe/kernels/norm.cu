@@ -1,0 +1,161 @@
+#include "floe/kernels/dispatch.cuh"
+#include "floe/kernels/launch.h"
+#include "floe/kernels/pack.cuh"
+
+namespace floe::kernels {
+namespace {
+
+// A row belongs to blockDim.x threads, each of which keeps up to kPacks packs of it in registers; a
+// block has blockDim.y rows.
+constexpr int kPacks = 4;
+constexpr int kMaxWarps = 32;
+
+// Sums of two numbers over the threads of a row.
+__device__ float2 row_sum(float a, float b) {
+  a = warp_sum(a), b = warp_sum(b);
+  if (blockDim.x == 32) return {a, b};
+  __shared__ float2 parts[kMaxWarps];
+  const int warps = static_cast<int>(blockDim.x) / 32, first = threadIdx.y * warps;
+  __syncthreads();  // the numbers of an earlier call have been read
+  if (threadIdx.x % 32 == 0) parts[first + threadIdx.x / 32] = {a, b};
+  __syncthreads();
+  float2 sums{0, 0};
+  for (int w = 0; w < warps; ++w) sums.x += parts[first + w].x, sums.y += parts[first + w].y;
+  return sums;
+}
+
+template <class T>
+__global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added, const T* weight,
+                                  const T* bias, const T* sum_bias, T* sum, T* out, float* mean,
+                                  float* rstd) {
+  constexpr int kSize = Pack<T>::kSize;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const bool inside = row < shape.rows;  // all threads meet in row_sum
+  const std::int64_t base = row * shape.dim;
+  float values[kPacks][kSize];
+  float total = 0;
+  for (int p = 0; p < kPacks; ++p) {
+    const int column = (p * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kSize;
+    const bool real = inside && column < shape.dim;
+    Pack<T> pack, more;
+    if (real) pack = load(x + base + column);
+    if (real && added) more = load(added + base + column);
+    for (int k = 0; k < kSize; ++k) {
+      float value = real ? to_float(pack.values[k]) : 0.0f;
+      // Rounded as if the sum had been written and read again: backward sees the same numbers.
+      if (real && added) value = to_float(from_float<T>(value + to_float(more.values[k])));
+      values[p][k] = value;
+      total += value;
+    }
+    if (real && sum) {
+      Pack<T> extra;
+      if (sum_bias) extra = load(sum_bias + column);
+      for (int k = 0; k < kSize; ++k)
+        pack.values[k] =
+            from_float<T>(values[p][k] + (sum_bias ? to_float(extra.values[k]) : 0.0f));
+      store(sum + base + column, pack);
+    }
+  }
+  const float average = row_sum(total, 0).x / static_cast<float>(shape.dim);
+  float squares = 0;
+  for (int p = 0; p < kPacks; ++p) {
+    const int column = (p * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kSize;
+    if (column >= shape.dim) continue;
+    for (int k = 0; k < kSize; ++k) squares += (values[p][k] - average) * (values[p][k] - average);
+  }
+  const float scale = rsqrtf(row_sum(squares, 0).x / static_cast<float>(shape.dim) + shape.eps);
+  if (!inside) return;
+  if (threadIdx.x == 0 && mean) mean[row] = average, rstd[row] = scale;
+  for (int p = 0; p < kPacks; ++p) {
+    const int column = (p * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kSize;
+    if (column >= shape.dim) continue;
+    const Pack<T> w = load(weight + column);
+    Pack<T> b, result;
+    if (bias) b = load(bias + column);
+    for (int k = 0; k < kSize; ++k)
+      result.values[k] = from_float<T>((values[p][k] - average) * scale * to_float(w.values[k]) +
+                                       (bias ? to_float(b.values[k]) : 0.0f));
+    store(out + base + column, result);
+  }
+}
+
+template <class T>
+__global__ void layer_norm_backward_kernel(NormShape shape, const T* grad, const T* x,
+                                           const float* mean, const float* rstd, const T* weight,
+                                           const T* added, T* input_grad) {
+  constexpr int kSize = Pack<T>::kSize;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const bool inside = row < shape.rows;
+  const std::int64_t base = row * shape.dim;
+  const float average = inside ? mean[row] : 0, scale = inside ? rstd[row] : 0;
+  float normed[kPacks][kSize], slopes[kPacks][kSize];
+  float sum = 0, product = 0;
+  for (int p = 0; p < kPacks; ++p) {
+    const int column = (p * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kSize;
+    const bool real = inside && column < shape.dim;
+    Pack<T> g, v, w;
+    if (real)
+      g = load(grad + base + column), v = load(x + base + column), w = load(weight + column);
+    for (int k = 0; k < kSize; ++k) {
+      normed[p][k] = real ? (to_float(v.values[k]) - average) * scale : 0.0f;
+      slopes[p][k] = real ? to_float(g.values[k]) * to_float(w.values[k]) : 0.0f;
+      sum += slopes[p][k];
+      product += slopes[p][k] * normed[p][k];
+    }
+  }
+  const float2 sums = row_sum(sum, product);
+  const float a = sums.x / static_cast<float>(shape.dim),
+              b = sums.y / static_cast<float>(shape.dim);
+  if (!inside) return;
+  for (int p = 0; p < kPacks; ++p) {
+    const int column = (p * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kSize;
+    if (column >= shape.dim) continue;
+    Pack<T> more, result;
+    if (added) more = load(added + base + column);
+    for (int k = 0; k < kSize; ++k)
+      result.values[k] = from_float<T>(scale * (slopes[p][k] - a - normed[p][k] * b) +
+                                       (added ? to_float(more.values[k]) : 0.0f));
+    store(input_grad + base + column, result);
+  }
+}
+
+struct Launch {
+  dim3 blocks, threads;
+};
+
+template <class T>
+Launch launch_for(const NormShape& shape) {
+  const std::int64_t packs = shape.dim / Pack<T>::kSize;
+  const auto warps = static_cast<unsigned>((packs + 32 * kPacks - 1) / (32 * kPacks));
+  const unsigned rows = warps >= 4 ? 1 : 4 / warps;
+  return {dim3(static_cast<unsigned>((shape.rows + rows - 1) / rows)), dim3(32 * warps, rows)};
+}
+
+}  // namespace
+
+void launch_layer_norm(Type type, const NormShape& shape, const void* x, const void* added,
+                       const void* weight, const void* bias, const void* sum_bias, void* sum,
+                       void* out, float* mean, float* rstd, cudaStream_t stream) {
+  dispatch(type, [&](auto zero) {
+    using T = decltype(zero);
+    const Launch launch = launch_for<T>(shape);
+    layer_norm_kernel<<<launch.blocks, launch.threads, 0, stream>>>(
+        shape, static_cast<const T*>(x), static_cast<const T*>(added),
+        static_cast<const T*>(weight), static_cast<const T*>(bias), static_cast<const T*>(sum_bias),
+        static_cast<T*>(sum), static_cast<T*>(out), mean, rstd);
+  });
+}
+
+void launch_layer_norm_backward(Type type, const NormShape& shape, const void* grad, const void* x,
+                                const float* mean, const float* rstd, const void* weight,
+                                const void* added, void* input_grad, cudaStream_t stream) {
+  dispatch(type, [&](auto zero) {
+    using T = decltype(zero);
+    const Launch launch = launch_for<T>(shape);
+    layer_norm_backward_kernel<<<launch.blocks, launch.threads, 0, stream>>>(
+        shape, static_cast<const T*>(grad), static_cast<const T*>(x), mean, rstd,
+        static_cast<const T*>(weight), static_cast<const T*>(added), static_cast<T*>(input_grad));
+  });
+}
+
+}  // namespace floe::kernels

@@ -1,0 +1,215 @@
+#include "floe/nn/fused.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "floe/kernels/kernels.h"
+
+namespace floe::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+using MaybeTensor = std::optional<at::Tensor>;
+
+// An undefined tensor has no device, which Function would ask it for.
+MaybeTensor some(const at::Tensor& tensor) {
+  return tensor.defined() ? MaybeTensor(tensor) : std::nullopt;
+}
+at::Tensor tensor_of(const MaybeTensor& maybe) { return maybe.value_or(at::Tensor()); }
+
+at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+at::Tensor contiguous(const at::Tensor& grad) { return grad.defined() ? grad.contiguous() : grad; }
+
+bool any_trains(std::initializer_list<at::Tensor> tensors) {
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined() && tensor.requires_grad()) return true;
+  return false;
+}
+
+at::Tensor plain_norm(const at::Tensor& x, const NormWeights& norm) {
+  return at::layer_norm(x, {norm.weight.size(0)}, norm.weight, norm.bias, norm.eps);
+}
+
+bool norm_is_usable(const at::Tensor& x, const NormWeights& norm) {
+  return kernels::usable({x, norm.weight, norm.bias}) && kernels::norm_fits(x);
+}
+
+// The gradients of a norm's weight and bias.
+std::pair<at::Tensor, at::Tensor> norm_weight_grads(const at::Tensor& grad, const at::Tensor& x,
+                                                    const at::Tensor& mean, const at::Tensor& rstd,
+                                                    const at::Tensor& weight,
+                                                    const at::Tensor& bias) {
+  const at::Tensor rows = rows_of(x);
+  const auto [none, weight_grad, bias_grad] =
+      at::native_layer_norm_backward(rows_of(grad), rows, {rows.size(1)}, mean, rstd, weight,
+                                     some(bias), {false, true, bias.defined()});
+  return {weight_grad, bias_grad};
+}
+
+struct AddNorm : torch::autograd::Function<AddNorm> {
+  static variable_list forward(AutogradContext* context, const Variable& x,
+                               const MaybeTensor& maybe_added, const Variable& weight,
+                               const MaybeTensor& maybe_bias, double eps) {
+    const at::Tensor added = tensor_of(maybe_added), bias = tensor_of(maybe_bias);
+    const auto normed =
+        kernels::layer_norm(x, added, weight, bias, {}, {.eps = eps, .statistics = true});
+    const at::Tensor y = added.defined() ? normed.sum : x;
+    context->save_for_backward({y, normed.mean, normed.rstd, weight, bias});
+    context->saved_data["has_added"] = added.defined();
+    context->saved_data["trains"] = any_trains({weight, bias});
+    context->set_materialize_grads(false);
+    return {y, normed.out};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &y = saved[0], &mean = saved[1], &rstd = saved[2], &weight = saved[3],
+                     &bias = saved[4];
+    const at::Tensor along = contiguous(grads[0]), branch = contiguous(grads[1]);
+    at::Tensor y_grad = along, weight_grad, bias_grad;
+    if (branch.defined()) {
+      y_grad = kernels::layer_norm_backward(branch, y, mean, rstd, weight, along);
+      if (context->saved_data["trains"].toBool())
+        std::tie(weight_grad, bias_grad) = norm_weight_grads(branch, y, mean, rstd, weight, bias);
+    }
+    const bool has_added = context->saved_data["has_added"].toBool();
+    return {y_grad, has_added ? y_grad : at::Tensor(), weight_grad, bias_grad, {}};
+  }
+};
+
+struct NormLinear : torch::autograd::Function<NormLinear> {
+  static variable_list forward(AutogradContext* context, const Variable& x,
+                               const Variable& norm_weight, const MaybeTensor& maybe_bias,
+                               const Variable& weight, double eps) {
+    const at::Tensor bias = tensor_of(maybe_bias);
+    const auto normed =
+        kernels::layer_norm(x, {}, norm_weight, bias, {}, {.eps = eps, .statistics = true});
+    context->save_for_backward({x, normed.mean, normed.rstd, norm_weight, bias, weight});
+    context->saved_data["eps"] = eps;
+    context->saved_data["trains_x"] = x.requires_grad();
+    context->saved_data["trains_norm"] = any_trains({norm_weight, bias});
+    context->saved_data["trains_weight"] = weight.requires_grad();
+    context->set_materialize_grads(false);
+    return {x, at::linear(normed.out, weight)};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &mean = saved[1], &rstd = saved[2], &norm_weight = saved[3],
+                     &bias = saved[4], &weight = saved[5];
+    const at::Tensor along = contiguous(grads[0]);
+    if (!grads[1].defined()) return {along, {}, {}, {}, {}};
+    const auto is = [&](const char* key) { return context->saved_data[key].toBool(); };
+    const at::Tensor grad = rows_of(grads[1]);
+    at::Tensor x_grad = along, norm_weight_grad, bias_grad, weight_grad;
+    if (is("trains_weight")) {
+      const auto again = kernels::layer_norm(x, {}, norm_weight, bias, {},
+                                             {.eps = context->saved_data["eps"].toDouble()});
+      weight_grad = grad.t().mm(rows_of(again.out));
+    }
+    if (is("trains_x") || is("trains_norm")) {
+      const at::Tensor branch = grad.mm(weight).view(x.sizes());
+      if (is("trains_x"))
+        x_grad = kernels::layer_norm_backward(branch, x, mean, rstd, norm_weight, along);
+      if (is("trains_norm"))
+        std::tie(norm_weight_grad, bias_grad) =
+            norm_weight_grads(branch, x, mean, rstd, norm_weight, bias);
+    }
+    return {x_grad, norm_weight_grad, bias_grad, weight_grad, {}};
+  }
+};
+
+// The gradient of a gate from that of its tanh.
+at::Tensor gate_grad(const at::Tensor& factor_grad, const at::Tensor& gate) {
+  const at::Tensor t = gate.to(at::kFloat).tanh();
+  return (factor_grad * (1 - t * t)).to(gate.scalar_type());
+}
+
+struct AddGated : torch::autograd::Function<AddGated> {
+  static Variable forward(AutogradContext* context, const Variable& x, const Variable& inner,
+                          const Variable& weight, const MaybeTensor& maybe_gate, bool gelu) {
+    const at::Tensor gate = tensor_of(maybe_gate);
+    const at::Tensor sent = gelu             ? kernels::gated_gelu(inner, gate)
+                            : gate.defined() ? inner * gate.tanh()
+                                             : inner;
+    context->save_for_backward({inner, weight, gate});
+    context->saved_data["gelu"] = gelu;
+    context->saved_data["trains_weight"] = weight.requires_grad();
+    return at::addmm(rows_of(x), rows_of(sent), weight.t()).view(x.sizes());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &inner = saved[0], &weight = saved[1], &gate = saved[2];
+    const at::Tensor grad = rows_of(grads[0]);
+    // Of the branch without its gate. ⟨grad, linear(inner)⟩ = ⟨grad · weight, inner⟩, so the branch's
+    // output need not be there for the gate's own gradient.
+    at::Tensor inner_grad = grad.mm(weight).view(inner.sizes());
+    at::Tensor sent, factor_grad, weight_grad, gates_grad;
+    if (context->saved_data["gelu"].toBool()) {
+      const auto back = kernels::gated_gelu_backward_(inner_grad, inner, gate);
+      sent = back.out;
+      factor_grad = back.factor;
+    } else if (gate.defined()) {
+      const at::Tensor t = gate.tanh();
+      factor_grad = (inner_grad * inner).sum(at::kFloat).view({1});
+      inner_grad.mul_(t);
+      sent = inner * t;
+    } else {
+      sent = inner;
+    }
+    if (context->saved_data["trains_weight"].toBool()) weight_grad = grad.t().mm(rows_of(sent));
+    if (gate.defined()) gates_grad = gate_grad(factor_grad, gate);
+    return {grads[0], inner_grad, weight_grad, gates_grad, {}};
+  }
+};
+
+at::Tensor add_gated(const at::Tensor& x, const at::Tensor& inner, const at::Tensor& weight,
+                     const at::Tensor& gate, bool gelu) {
+  if (kernels::usable({x, inner, weight, gate}))
+    return AddGated::apply(x, inner, weight, some(gate), gelu);
+  const at::Tensor branch = at::linear(gelu ? at::gelu(inner) : inner, weight);
+  return (gate.defined() ? branch * gate.tanh() : branch) + x;
+}
+
+}  // namespace
+
+at::Tensor quick_gelu(const at::Tensor& x) {
+  const bool differentiable = at::GradMode::is_enabled() && x.requires_grad();
+  return !differentiable && kernels::usable({x}) ? kernels::quick_gelu(x)
+                                                 : x * at::sigmoid(1.702 * x);
+}
+
+std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& added,
+                                           const NormWeights& norm) {
+  if (norm_is_usable(x, norm) && (!added.defined() || kernels::usable({x, added}))) {
+    const auto both = AddNorm::apply(x, some(added), norm.weight, some(norm.bias), norm.eps);
+    return {both[0], both[1]};
+  }
+  const at::Tensor y = added.defined() ? x + added : x;
+  return {y, plain_norm(y, norm)};
+}
+
+std::pair<at::Tensor, at::Tensor> norm_linear(const at::Tensor& x, const NormWeights& norm,
+                                              const at::Tensor& weight) {
+  if (norm_is_usable(x, norm) && kernels::usable({x, weight})) {
+    const auto both = NormLinear::apply(x, norm.weight, some(norm.bias), weight, norm.eps);
+    return {both[0], both[1]};
+  }
+  return {x, at::linear(plain_norm(x, norm), weight)};
+}
+
+at::Tensor add_gated_linear(const at::Tensor& x, const at::Tensor& inner, const at::Tensor& weight,
+                            const at::Tensor& gate) {
+  return add_gated(x, inner, weight, gate, /*gelu=*/false);
+}
+
+at::Tensor add_gated_gelu_linear(const at::Tensor& x, const at::Tensor& u, const at::Tensor& weight,
+                                 const at::Tensor& gate) {
+  return add_gated(x, u, weight, gate, /*gelu=*/true);
+}
+
+}  // namespace floe::nn

@@ -1,0 +1,167 @@
+// A whole Flamingo on the GPU, through kernels and attention without padding, against the plain
+// operators on the CPU: the loss and the gradient of every parameter that trains.
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "floe/models/flamingo.h"
+#include "floe/nn/load.h"
+#include "tests/kernels/compare.h"
+
+namespace floe {
+namespace {
+
+using models::Flamingo;
+using models::FlamingoSpec;
+
+constexpr std::int64_t kVocabulary = 200, kMedia = 198, kEndOfChunk = 199;
+
+FlamingoSpec spec_of(const nlohmann::json& lm) {
+  FlamingoSpec spec;
+  spec.lm = models::decoder_spec(lm, "test");
+  spec.vision = {
+      .image_size = 28, .patch = 14, .width = 64, .layers = 2, .heads = 2, .mlp_dim = 128};
+  spec.perceiver = {.depth = 2, .dim_head = 32, .heads = 2, .num_latents = 8};
+  spec.cross_attention = {.dim_head = 32, .heads = 2};
+  spec.media_token = kMedia;
+  spec.endofchunk_token = kEndOfChunk;
+  return spec;
+}
+
+const nlohmann::json kMpt{{"model_type", "mpt"},
+                          {"vocab_size", kVocabulary},
+                          {"d_model", 128},
+                          {"n_layers", 3},
+                          {"n_heads", 4}};
+const nlohmann::json kNeox{{"model_type", "gpt_neox"}, {"vocab_size", kVocabulary},
+                           {"hidden_size", 128},       {"num_hidden_layers", 3},
+                           {"num_attention_heads", 4}, {"intermediate_size", 256},
+                           {"rotary_pct", 0.5},        {"use_parallel_residual", false}};
+const nlohmann::json kLlama{{"model_type", "llama"},    {"vocab_size", kVocabulary},
+                            {"hidden_size", 128},       {"num_hidden_layers", 2},
+                            {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                            {"intermediate_size", 256}};
+
+struct Page {
+  std::int64_t length, images, slots;
+  std::set<std::int64_t> markers;
+};
+
+PackedBatch batch_of(const std::vector<Page>& pages) {
+  at::manual_seed(1);
+  std::vector<std::int64_t> ids, positions, labels, offsets{0}, image_offsets{0}, slots;
+  for (const Page& page : pages) {
+    for (std::int64_t i = 0; i < page.length; ++i) {
+      const bool marker = page.markers.contains(i);
+      ids.push_back(marker ? kMedia : (7 * i + 11 * static_cast<std::int64_t>(ids.size())) % 197);
+      labels.push_back(marker ? kNoLabel : ids.back());
+      positions.push_back(i);
+    }
+    offsets.push_back(static_cast<std::int64_t>(ids.size()));
+    image_offsets.push_back(image_offsets.back() + page.images);
+    slots.push_back(page.slots);
+  }
+  const auto longs = [](const std::vector<std::int64_t>& v) { return at::tensor(v, at::kLong); };
+  PackedBatch batch;
+  batch.ids = longs(ids);
+  batch.positions = longs(positions);
+  batch.labels = longs(labels);
+  batch.sequence_offsets = longs(offsets);
+  batch.image_offsets = longs(image_offsets);
+  batch.image_slots = longs(slots);
+  batch.source = at::zeros({static_cast<std::int64_t>(pages.size())}, at::kLong);
+  batch.images = at::randn({image_offsets.back(), 3, 28, 28});
+  batch.sample_keys.assign(pages.size(), "page");
+  batch.validate();
+  return batch;
+}
+
+// Text before the first image, a marker without an image (a zero image), no image, an image that
+// nobody looks at, lengths that fill no bucket.
+const std::vector<Page> kOneImageEach{{37, 2, 3, {4, 20}}, {32, 1, 1, {0}},
+                                      {50, 1, 3, {0, 9}},  {9, 0, 0, {}},
+                                      {64, 2, 2, {1}},     {130, 3, 3, {0, 40, 99}}};
+// And a page with more markers than slots, whose last tokens look at everything alike.
+const std::vector<Page> kEven{{37, 2, 3, {4, 20}}, {40, 2, 2, {0, 10, 20}}, {16, 1, 1, {0}}};
+
+struct Result {
+  double loss = 0;
+  std::map<std::string, at::Tensor> grads;
+};
+
+Result run(const FlamingoSpec& spec, const PackedBatch& batch, at::Device device,
+           at::ScalarType dtype, bool checkpointed = false) {
+  const auto made = std::make_shared<Flamingo>(spec);
+  Flamingo& model = *made;
+  nn::materialize(model, nullptr, 5, at::kCPU, at::kFloat);
+  {
+    // The same numbers everywhere: those that the narrowest dtype can hold.
+    const at::AutoGradMode grad_off(false);
+    for (const auto& parameter : nn::named_parameters(model)) {
+      at::Tensor tensor = parameter.tensor;
+      if (parameter.name.ends_with("_gate")) tensor.fill_(0.5);
+      tensor.set_data(tensor.to(at::kBFloat16).to(device, dtype));
+    }
+  }
+  nn::set_trainable(model, model.trained_by_default());
+  for (const auto& module : model.modules())
+    if (auto* own = dynamic_cast<nn::Module*>(module.get()); checkpointed && own) {
+      const std::string kind = nn::class_name(*own);
+      own->checkpointed = kind == "DecoderLayer" || kind == "GatedCrossAttention" ||
+                          kind == "PerceiverAttention" || kind == "FeedForward";
+    }
+  models::InputOptions options;
+  options.device = device;
+  options.dtype = dtype;
+  options.loss.z_loss = 1e-3;
+  const auto input = models::prepare(model, batch, options);
+  const at::Tensor loss = std::get<0>(models::training_loss(model, input));
+  loss.backward();
+  Result result{loss.item<double>(), {}};
+  for (const auto& parameter : nn::named_parameters(model)) {
+    EXPECT_EQ(parameter.tensor.grad().defined(), parameter.tensor.requires_grad())
+        << parameter.name;
+    if (parameter.tensor.grad().defined())
+      result.grads[parameter.name] = parameter.tensor.grad().to(at::kCPU, at::kDouble);
+  }
+  return result;
+}
+
+void compare(const Result& got, const Result& want, double tolerance) {
+  EXPECT_NEAR(got.loss, want.loss, tolerance * want.loss);
+  ASSERT_EQ(got.grads.size(), want.grads.size());
+  double error = 0, norm = 0;
+  for (const auto& [name, grad] : want.grads) {
+    const double difference = (got.grads.at(name) - grad).norm().item<double>();
+    const double scale = grad.norm().item<double>();
+    error += difference * difference;
+    norm += scale * scale;
+    // A single number may cancel out; what it consists of is checked by the others.
+    if (grad.numel() > 1) {
+      EXPECT_LT(difference, 4 * tolerance * scale) << name << " of norm " << scale;
+    }
+  }
+  EXPECT_LT(std::sqrt(error), tolerance * std::sqrt(norm));
+}
+
+class OnGpu
+    : public testing::TestWithParam<std::tuple<const nlohmann::json*, const std::vector<Page>*>> {};
+
+TEST_P(OnGpu, GivesWhatTheCpuGives) {
+  const FlamingoSpec spec = spec_of(*std::get<0>(GetParam()));
+  const PackedBatch batch = batch_of(*std::get<1>(GetParam()));
+  const at::Device gpu(at::kCUDA, 0);
+  const Result cpu = run(spec, batch, at::kCPU, at::kFloat);
+  compare(run(spec, batch, gpu, at::kFloat), cpu, 2e-4);
+  const Result half = run(spec, batch, gpu, at::kBFloat16);
+  compare(half, cpu, 4e-2);
+  compare(run(spec, batch, gpu, at::kBFloat16, /*checkpointed=*/true), half, 2e-2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, OnGpu,
+                         testing::Combine(testing::Values(&kMpt, &kNeox, &kLlama),
+                                          testing::Values(&kOneImageEach, &kEven)));
+
+}  // namespace
+}  // namespace floe
