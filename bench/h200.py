@@ -39,7 +39,7 @@ CROSS_ATTENTION_EVERY = {"of3b": 1, "of4b": 2, "of9b": 4}
 # Arithmetic that the padded step needs, in TFLOP: the same for every system.
 NEEDED_TFLOP = {"of3b": 161, "of4b": 218, "of9b": 395}
 
-CHECKPOINTED = ["DecoderLayer", "GatedCrossAttention", "PerceiverAttention", "FeedForward"]
+CHECKPOINTED = ["DecoderLayer", "GatedCrossAttention", "PerceiverAttention"]
 
 # System: what differs from the plain configuration.
 FLOE_SYSTEMS = {
@@ -52,7 +52,7 @@ FLOE_SYSTEMS = {
 FAMILIES = [  # the first that matches a kernel's name
     ("attention", r"flash|fmha|attention"),
     ("matrix products", r"gemm|nvjet|cutlass|xmma|splitK|cublas"),
-    ("norms", r"layer_?norm|LayerNorm|GammaBeta|rms_norm|RowwiseMoments"),
+    ("norms", r"layer_?norm|LayerNorm|NormShape|GammaBeta|rms_norm|RowwiseMoments"),
     ("optimizer", r"FusedAdam|multi_tensor"),
     ("loss", r"softmax|logsumexp|cross_entropy|nll"),
     ("copies and casts", r"copy|Memcpy|Memset|CatArray|fill|cast"),

@@ -146,7 +146,8 @@ class Flamingo(nn.Module):
         self.embed = nn.Embedding(lm["vocab_size"], dim)
         self.layers = nn.ModuleList(
             Block(dim, self.heads, 4 * dim, nn.GELU(), bias=not mpt, norm_bias=not mpt) for _ in range(layers))
-        self.gates = nn.ModuleList(Gate(dim) if (i + 1) % every == 0 else nn.Identity() for i in range(layers))
+        self.gated = [(i + 1) % every == 0 for i in range(layers)]
+        self.gates = nn.ModuleList(Gate(dim) if gated else nn.Identity() for gated in self.gated)
         self.norm = nn.LayerNorm(dim, bias=not mpt)
         self.head = nn.Linear(dim, lm["vocab_size"], bias=False)
         if mpt:
@@ -177,8 +178,8 @@ class Flamingo(nn.Module):
             seen = self.vision(images.flatten(0, 1))
         media = self.perceiver(seen).view(rows, -1, seen.shape[-1])
         x = self.embed(ids)
-        for gate, layer in zip(self.gates, self.layers, strict=True):
-            if isinstance(gate, Gate):
+        for gated, gate, layer in zip(self.gated, self.gates, self.layers, strict=True):
+            if gated:
                 x = gate(x, media, batch["sees"])
             x = layer(x, **batch["positions"])
         return self.head(self.norm(x))

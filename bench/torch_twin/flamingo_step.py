@@ -1,10 +1,11 @@
 """One system of bench/h200.py in PyTorch: flamingo_step.py CONFIG.json SYSTEM. Prints one line of JSON.
 
 Like OpenFlamingo it runs the data sets one after the other, padded, and one optimizer step for both.
-SYSTEM: torch amp, torch bf16, torch bf16 compiled, torch FSDP2 W=8, torch FSDP2 W=8 compiled.
+SYSTEM is one of SYSTEMS below. W=8: torch's fake process group, whose collectives are local copies.
 """
 
 import functools
+import itertools
 import json
 import sys
 import time
@@ -58,7 +59,7 @@ def shard(model):
     mesh = init_device_mesh("cuda", (8,))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     wrap = functools.partial(fully_shard, mesh=mesh, mp_policy=policy)
-    for part in (*model.vision.blocks, *model.layers, *(g for g in model.gates if isinstance(g, Gate))):
+    for part in (*model.vision.blocks, *model.layers, *itertools.compress(model.gates, model.gated)):
         wrap(part)
     for part in (model.vision, model.perceiver, model.embed):
         wrap(part)
@@ -68,10 +69,10 @@ def shard(model):
 def checkpointed(model):
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
         apply_activation_checkpointing, checkpoint_wrapper)
+    layers = set(model.layers)
     apply_activation_checkpointing(
         model, checkpoint_wrapper_fn=checkpoint_wrapper,
-        check_fn=lambda module: isinstance(module, (Gate, PerceiverLayer)) or
-        (isinstance(module, Block) and module in set(model.layers)))
+        check_fn=lambda module: isinstance(module, (Gate, PerceiverLayer)) or module in layers)
 
 
 def main():
@@ -81,6 +82,9 @@ def main():
     device = torch.device("cuda")
     with device:
         model = Flamingo(config["model"]["lm"], config["model"]["cross_attention_every"])
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.02)
     model.freeze()
     if not options.get("amp"):
         for parameter in model.parameters():  # frozen weights in bf16; so are those that train, unless sharded

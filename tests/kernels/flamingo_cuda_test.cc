@@ -1,12 +1,17 @@
 // A whole Flamingo on the GPU, through kernels and attention without padding, against the plain
 // operators on the CPU: the loss and the gradient of every parameter that trains.
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <cmath>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "floe/comm/world.h"
 #include "floe/models/flamingo.h"
 #include "floe/nn/load.h"
+#include "floe/shard/engine.h"
 #include "tests/kernels/compare.h"
 
 namespace floe {
@@ -162,6 +167,43 @@ TEST_P(OnGpu, GivesWhatTheCpuGives) {
 INSTANTIATE_TEST_SUITE_P(Models, OnGpu,
                          testing::Combine(testing::Values(&kMpt, &kNeox, &kLlama),
                                           testing::Values(&kOneImageEach, &kEven)));
+
+// Once the order of units is known, forward and backward of a sharded model leave the host alone.
+TEST(SteadyStep, NeverWaitsForTheGpu) {
+  for (const nlohmann::json* lm : {&kMpt, &kNeox}) {
+    const auto model = std::make_shared<Flamingo>(spec_of(*lm));
+    nn::set_trainable(*model, model->trained_by_default());
+    shard::ShardOptions options;
+    options.world = comm::World::fake(0, 4, at::Device(at::kCUDA, 0));
+    options.mixed_precision = {.param = at::kBFloat16, .reduce = at::kFloat};
+    const auto engine = shard::fully_shard(
+        model, {.units = {"DecoderLayer", "GatedCrossAttention", "PerceiverResampler", "ViTBlock"}},
+        options);
+    PackedBatch batch = batch_of(kOneImageEach);
+    batch.images = batch.images.to(at::kCUDA);
+    models::InputOptions input_options;
+    input_options.device = options.world->device();
+    input_options.dtype = at::kBFloat16;
+    const auto step = [&] {
+      const auto input = models::prepare(*model, batch, input_options);
+      const at::Tensor loss = std::get<0>(models::training_loss(*model, input));
+      loss.backward();
+      return loss;
+    };
+    for (int i = 0; i < 2; ++i) {
+      step();
+      engine->agree();
+      engine->clear_gradients();
+    }
+    // From here on, whatever would make the host wait throws.
+    c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
+    at::Tensor loss;
+    EXPECT_NO_THROW(loss = step());
+    c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
+    EXPECT_TRUE(std::isfinite(loss.item<double>()));
+    EXPECT_GT(engine->agree().gradient_norm, 0);
+  }
+}
 
 }  // namespace
 }  // namespace floe

@@ -86,6 +86,14 @@ TEST(FusedSteps, NormAlone) {
         5 * rounding(dtype));
 }
 
+TEST(FusedSteps, Gelu) {
+  for (const auto dtype : kDtypes)
+    compare(
+        {random_on_gpu({31, 77}, at::kFloat)}, dtype,
+        [](const Tensors& in) -> Tensors { return {nn::gelu(in[0])}; },
+        [](const Tensors& in) -> Tensors { return {at::gelu(in[0])}; }, 2 * rounding(dtype));
+}
+
 TEST(FusedSteps, NormLinear) {
   for (const auto dtype : kDtypes)
     compare(

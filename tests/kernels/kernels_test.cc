@@ -26,7 +26,7 @@ TEST(Usable, RefusesWhatKernelsCannotRead) {
 
 TEST(Activations, QuickGelu) {
   for (const auto dtype : kDtypes)
-    for (const std::int64_t numel : {1, 7, 64, 1000003}) {
+    for (const std::int64_t numel : {67, 4096, 1000003}) {
       const at::Tensor x = random_on_gpu({numel}, dtype) * 4;
       const at::Tensor wide = x.to(at::kDouble);
       expect_close(kernels::quick_gelu(x), wide * at::sigmoid(1.702 * wide), rounding(dtype), "y");
@@ -53,6 +53,8 @@ TEST(Activations, GatedGeluAndItsGradient) {
         const auto back = kernels::gated_gelu_backward_(u_grad, u, gate);
         expect_close(u_grad, wide.grad(), rounding(dtype), "u's gradient");
         expect_close(back.out, y, rounding(dtype), "y again");
+        if (!gated)
+          expect_close(kernels::gelu_backward(grad, u), wide.grad(), rounding(dtype), "plain");
         const double scale = std::sqrt(static_cast<double>(numel));
         EXPECT_NEAR(back.factor.item<double>(), factor.grad().item<double>(), 1e-4 * scale);
       }
@@ -63,7 +65,7 @@ TEST(Norm, SumNormAndGradient) {
   for (const auto dtype : kDtypes)
     for (const std::int64_t dim : {8, 64, 1024, 2048, 2560, 4096, 5120})
       for (const bool added : {false, true}) {
-        const std::int64_t rows = 1 + static_cast<std::int64_t>(random() % 300);
+        const std::int64_t rows = 1 + static_cast<std::int64_t>(random() % 3000);
         const at::Tensor x = random_on_gpu({rows, dim}, dtype) + 0.5;
         const at::Tensor more = added ? random_on_gpu({rows, dim}, dtype) : at::Tensor();
         const at::Tensor weight = random_on_gpu({dim}, dtype), bias = random_on_gpu({dim}, dtype);
@@ -73,8 +75,9 @@ TEST(Norm, SumNormAndGradient) {
             kernels::layer_norm(x, more, weight, bias, sum_bias, {.eps = 1e-5, .statistics = true});
         const at::Tensor sum = added ? (x + more) : x;  // rounded as the kernel rounds
         at::Tensor wide = sum.to(at::kDouble).requires_grad_();
-        const at::Tensor y =
-            at::layer_norm(wide, {dim}, weight.to(at::kDouble), bias.to(at::kDouble));
+        at::Tensor wide_weight = weight.to(at::kDouble).requires_grad_();
+        at::Tensor wide_bias = bias.to(at::kDouble).requires_grad_();
+        const at::Tensor y = at::layer_norm(wide, {dim}, wide_weight, wide_bias);
         expect_close(out.out, y, rounding(dtype), "norm");
         if (added)
           expect_close(out.sum, sum.to(at::kDouble) + sum_bias.to(at::kDouble), rounding(dtype),
@@ -82,10 +85,19 @@ TEST(Norm, SumNormAndGradient) {
         const at::Tensor grad = random_on_gpu({rows, dim}, dtype),
                          along = random_on_gpu({rows, dim}, dtype);
         y.backward(grad.to(at::kDouble));
-        expect_close(kernels::layer_norm_backward(grad, sum, out.mean, out.rstd, weight, {}),
-                     wide.grad(), 3 * rounding(dtype), "gradient");
-        expect_close(kernels::layer_norm_backward(grad, sum, out.mean, out.rstd, weight, along),
-                     wide.grad() + along.to(at::kDouble), 3 * rounding(dtype), "gradient and sum");
+        const auto back = [&](const at::Tensor& more_grad, bool input, bool weights) {
+          return kernels::layer_norm_backward(grad, sum, out.mean, out.rstd, weight, more_grad,
+                                              input, weights);
+        };
+        expect_close(back({}, true, false).input, wide.grad(), 3 * rounding(dtype), "gradient");
+        const auto all = back(along, true, true);
+        expect_close(all.input, wide.grad() + along.to(at::kDouble), 3 * rounding(dtype),
+                     "gradient and sum");
+        for (const auto& grads : {all, back({}, false, true)}) {
+          expect_close(grads.weight, wide_weight.grad(), 3 * rounding(dtype), "weight's gradient");
+          expect_close(grads.bias, wide_bias.grad(), 3 * rounding(dtype), "bias's gradient");
+        }
+        EXPECT_FALSE(back({}, false, true).input.defined());
       }
 }
 

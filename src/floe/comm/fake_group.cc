@@ -11,7 +11,6 @@ class FakeGroup final : public Group {
 
  protected:
   Work do_all_gather(at::Tensor output, at::Tensor input, const std::string&) override {
-    // One plain copy per slice: a broadcast would be a slow kernel on a GPU.
     at::Tensor slices = output.view({size(), input.numel()});
     const at::Tensor own = input.view({input.numel()});
     for (int peer = 0; peer < size(); ++peer)

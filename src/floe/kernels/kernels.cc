@@ -85,6 +85,14 @@ at::Tensor quick_gelu(const at::Tensor& x) {
   return y;
 }
 
+at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& u) {
+  at::Tensor input_grad = at::empty_like(u);
+  if (u.numel() > 0)
+    launch_gelu_backward(type_of(u), read(grad), read(u), write(input_grad), u.numel(),
+                         OnDevice(u));
+  return input_grad;
+}
+
 at::Tensor gated_gelu(const at::Tensor& u, const at::Tensor& gate) {
   at::Tensor out = at::empty_like(u);
   if (u.numel() > 0)
@@ -125,16 +133,26 @@ Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor
   return result;
 }
 
-at::Tensor layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
-                               const at::Tensor& rstd, const at::Tensor& weight,
-                               const at::Tensor& added) {
-  at::Tensor input_grad = at::empty_like(x);
+NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
+                              const at::Tensor& rstd, const at::Tensor& weight,
+                              const at::Tensor& added, bool want_input, bool want_weights) {
   const NormShape shape = norm_shape(x, 0);
+  NormGrads grads;
+  at::Tensor partials;
+  if (want_input) grads.input = at::empty_like(x);
+  if (want_weights)
+    partials =
+        at::empty({2, norm_partials(type_of(x), shape), shape.dim}, x.options().dtype(at::kFloat));
   if (shape.rows > 0)
     launch_layer_norm_backward(type_of(x), shape, read(grad), read(x), mean.const_data_ptr<float>(),
                                rstd.const_data_ptr<float>(), read(weight), read(added),
-                               write(input_grad), OnDevice(x));
-  return input_grad;
+                               write(grads.input), write_floats(partials), OnDevice(x));
+  if (want_weights) {
+    const at::Tensor sums = partials.sum(1).to(weight.scalar_type());
+    grads.weight = sums[0];
+    grads.bias = sums[1];
+  }
+  return grads;
 }
 
 void rotate_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
@@ -172,10 +190,11 @@ Normed layer_norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, const
                   const at::Tensor&, const NormOptions&) {
   missing();
 }
-at::Tensor layer_norm_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                               const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+NormGrads layer_norm_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                              const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, bool) {
   missing();
 }
+at::Tensor gelu_backward(const at::Tensor&, const at::Tensor&) { missing(); }
 void rotate_(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) { missing(); }
 void cross_entropy_(const at::Tensor&, const at::Tensor&, const at::Tensor&, double, double, bool,
                     const RowLosses&) {

@@ -18,6 +18,9 @@ bool usable(std::initializer_list<at::Tensor> tensors);
 // x · sigmoid(1.702 x)
 at::Tensor quick_gelu(const at::Tensor& x);
 
+// grad · gelu'(u)
+at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& u);
+
 // tanh(gate) · gelu(u); gate [1], undefined counts as 1.
 at::Tensor gated_gelu(const at::Tensor& u, const at::Tensor& gate);
 struct GatedGeluGrad {
@@ -42,10 +45,14 @@ struct NormOptions {
 // x [..., dim]; `added`, `bias` and `sum_bias` may be undefined.
 Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight,
                   const at::Tensor& bias, const at::Tensor& sum_bias, const NormOptions& options);
-// The gradient for the norm's input, plus `added` where that is defined.
-at::Tensor layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
-                               const at::Tensor& rstd, const at::Tensor& weight,
-                               const at::Tensor& added);
+struct NormGrads {
+  at::Tensor input;         // plus `added` where that is defined
+  at::Tensor weight, bias;  // [dim]
+};
+// Either part only where it is wanted.
+NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
+                              const at::Tensor& rstd, const at::Tensor& weight,
+                              const at::Tensor& added, bool want_input, bool want_weights);
 
 // Turns x [N, H, D] in place as nn::rotate does, or back. Features lie next to each other, tokens and
 // heads may have any stride. cos and sin [N, 1, dim], contiguous, of x's dtype.

@@ -15,6 +15,9 @@ void launch_quick_gelu(Type type, const void* x, void* y, std::int64_t numel, cu
 // out = tanh(gate) · gelu(u); a null gate counts as 1.
 void launch_gated_gelu(Type type, const void* u, const void* gate, void* out, std::int64_t numel,
                        cudaStream_t stream);
+// input_grad = grad · gelu'(u)
+void launch_gelu_backward(Type type, const void* grad, const void* u, void* input_grad,
+                          std::int64_t numel, cudaStream_t stream);
 // Of G = ∂/∂(tanh(gate) · gelu(u)) · 1: input_grad = tanh(gate) · G · gelu'(u), out as above, and
 // `partial_sums` [kPartials] whose sum is ⟨G, gelu(u)⟩.
 constexpr int kPartials = 1056;
@@ -31,10 +34,13 @@ struct NormShape {
 void launch_layer_norm(Type type, const NormShape& shape, const void* x, const void* added,
                        const void* weight, const void* bias, const void* sum_bias, void* sum,
                        void* out, float* mean, float* rstd, cudaStream_t stream);
-// input_grad = the norm's gradient for its input, plus `added`.
+// input_grad = the norm's gradient for its input, plus `added`. `partials` [2, norm_partials, dim]: sums
+// over some rows each of the gradients of weight and bias. Either may be null: not wanted.
+std::int64_t norm_partials(Type type, const NormShape& shape);
 void launch_layer_norm_backward(Type type, const NormShape& shape, const void* grad, const void* x,
                                 const float* mean, const float* rstd, const void* weight,
-                                const void* added, void* input_grad, cudaStream_t stream);
+                                const void* added, void* input_grad, float* partials,
+                                cudaStream_t stream);
 
 // x [tokens, heads, ...] with these strides, no alignment asked for; cos and sin [tokens, dim].
 struct RotaryShape {

@@ -9,7 +9,7 @@ namespace floe::models {
 at::Tensor activate(const at::Tensor& x, Activation kind) {
   switch (kind) {
     case Activation::relu: return at::relu(x);
-    case Activation::gelu: return at::gelu(x);
+    case Activation::gelu: return nn::gelu(x);
     case Activation::gelu_tanh: return at::gelu(x, "tanh");
     case Activation::quick_gelu: return nn::quick_gelu(x);
     case Activation::silu: return at::silu(x);

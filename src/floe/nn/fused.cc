@@ -37,18 +37,6 @@ bool norm_is_usable(const at::Tensor& x, const NormWeights& norm) {
   return kernels::usable({x, norm.weight, norm.bias}) && kernels::norm_fits(x);
 }
 
-// The gradients of a norm's weight and bias.
-std::pair<at::Tensor, at::Tensor> norm_weight_grads(const at::Tensor& grad, const at::Tensor& x,
-                                                    const at::Tensor& mean, const at::Tensor& rstd,
-                                                    const at::Tensor& weight,
-                                                    const at::Tensor& bias) {
-  const at::Tensor rows = rows_of(x);
-  const auto [none, weight_grad, bias_grad] =
-      at::native_layer_norm_backward(rows_of(grad), rows, {rows.size(1)}, mean, rstd, weight,
-                                     some(bias), {false, true, bias.defined()});
-  return {weight_grad, bias_grad};
-}
-
 struct AddNorm : torch::autograd::Function<AddNorm> {
   static variable_list forward(AutogradContext* context, const Variable& x,
                                const MaybeTensor& maybe_added, const Variable& weight,
@@ -69,14 +57,13 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
     const at::Tensor &y = saved[0], &mean = saved[1], &rstd = saved[2], &weight = saved[3],
                      &bias = saved[4];
     const at::Tensor along = contiguous(grads[0]), branch = contiguous(grads[1]);
-    at::Tensor y_grad = along, weight_grad, bias_grad;
-    if (branch.defined()) {
-      y_grad = kernels::layer_norm_backward(branch, y, mean, rstd, weight, along);
-      if (context->saved_data["trains"].toBool())
-        std::tie(weight_grad, bias_grad) = norm_weight_grads(branch, y, mean, rstd, weight, bias);
-    }
+    kernels::NormGrads norm{along, {}, {}};
+    if (branch.defined())
+      norm = kernels::layer_norm_backward(branch, y, mean, rstd, weight, along, /*want_input=*/true,
+                                          context->saved_data["trains"].toBool());
     const bool has_added = context->saved_data["has_added"].toBool();
-    return {y_grad, has_added ? y_grad : at::Tensor(), weight_grad, bias_grad, {}};
+    if (!bias.defined()) norm.bias.reset();
+    return {norm.input, has_added ? norm.input : at::Tensor(), norm.weight, norm.bias, {}};
   }
 };
 
@@ -104,21 +91,28 @@ struct NormLinear : torch::autograd::Function<NormLinear> {
     if (!grads[1].defined()) return {along, {}, {}, {}, {}};
     const auto is = [&](const char* key) { return context->saved_data[key].toBool(); };
     const at::Tensor grad = rows_of(grads[1]);
-    at::Tensor x_grad = along, norm_weight_grad, bias_grad, weight_grad;
+    kernels::NormGrads norm{along, {}, {}};
+    at::Tensor weight_grad;
     if (is("trains_weight")) {
       const auto again = kernels::layer_norm(x, {}, norm_weight, bias, {},
                                              {.eps = context->saved_data["eps"].toDouble()});
       weight_grad = grad.t().mm(rows_of(again.out));
     }
-    if (is("trains_x") || is("trains_norm")) {
-      const at::Tensor branch = grad.mm(weight).view(x.sizes());
-      if (is("trains_x"))
-        x_grad = kernels::layer_norm_backward(branch, x, mean, rstd, norm_weight, along);
-      if (is("trains_norm"))
-        std::tie(norm_weight_grad, bias_grad) =
-            norm_weight_grads(branch, x, mean, rstd, norm_weight, bias);
-    }
-    return {x_grad, norm_weight_grad, bias_grad, weight_grad, {}};
+    if (is("trains_x") || is("trains_norm"))
+      norm = kernels::layer_norm_backward(grad.mm(weight), x, mean, rstd, norm_weight, along,
+                                          is("trains_x"), is("trains_norm"));
+    if (!bias.defined()) norm.bias.reset();
+    return {norm.input, norm.weight, norm.bias, weight_grad, {}};
+  }
+};
+
+struct Gelu : torch::autograd::Function<Gelu> {
+  static Variable forward(AutogradContext* context, const Variable& x) {
+    context->save_for_backward({x});
+    return kernels::gated_gelu(x, {});
+  }
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    return {kernels::gelu_backward(contiguous(grads[0]), context->get_saved_variables()[0])};
   }
 };
 
@@ -182,6 +176,8 @@ at::Tensor quick_gelu(const at::Tensor& x) {
   return !differentiable && kernels::usable({x}) ? kernels::quick_gelu(x)
                                                  : x * at::sigmoid(1.702 * x);
 }
+
+at::Tensor gelu(const at::Tensor& x) { return kernels::usable({x}) ? Gelu::apply(x) : at::gelu(x); }
 
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& added,
                                            const NormWeights& norm) {

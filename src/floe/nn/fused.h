@@ -21,6 +21,8 @@ struct NormWeights {
 
 // x · sigmoid(1.702 x)
 at::Tensor quick_gelu(const at::Tensor& x);
+// gelu, not its approximation.
+at::Tensor gelu(const at::Tensor& x);
 
 // x + added (undefined: x itself), and layer_norm of that: what goes on along the residual stream and
 // what goes into a branch of it. Use the first instead of x from here on.
