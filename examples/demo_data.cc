@@ -2,8 +2,7 @@
 // captions as plain text, pages with several drawings, a small language model and an image tower.
 // Everything in the formats of the real world, so that the demo takes the way a real run takes.
 //
-//   demo_data DESCRIPTIONS FOLDER     (descriptions: examples/demo)
-#include <cstdio>
+//   demo_data DESCRIPTIONS NEW-FOLDER     (descriptions: examples/demo)
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -25,14 +24,11 @@ namespace fs = std::filesystem;
 
 struct Colour {
   const char* name;
-  std::array<std::uint8_t, 3> rgb;
+  std::array<int, 3> rgb;
 };
-constexpr std::array<Colour, 6> kColours{{{"red", {220, 30, 30}},
-                                          {"green", {30, 170, 50}},
-                                          {"blue", {40, 60, 220}},
-                                          {"yellow", {240, 220, 40}},
-                                          {"white", {245, 245, 245}},
-                                          {"black", {15, 15, 15}}}};
+constexpr std::array kColours{Colour{"red", {220, 30, 30}},     Colour{"green", {30, 170, 50}},
+                              Colour{"blue", {40, 60, 220}},    Colour{"yellow", {240, 220, 40}},
+                              Colour{"white", {245, 245, 245}}, Colour{"black", {15, 15, 15}}};
 constexpr std::array kShapes{"circle", "square", "triangle"};
 
 struct Drawing {
@@ -46,36 +42,35 @@ Drawing draw(std::mt19937& random) {
   const std::size_t back = (front + 1 + random() % (kColours.size() - 1)) % kColours.size();
   const std::size_t shape = random() % kShapes.size();
   const int radius = 30 + static_cast<int>(random() % 20);
-  image::Image picture{kSize, kSize, std::vector<std::uint8_t>(3 * kSize * kSize)};
+  image::Image picture{kSize, kSize, {}};
   for (int y = 0; y < kSize; ++y)
     for (int x = 0; x < kSize; ++x) {
       const int dx = x - kSize / 2, dy = y - kSize / 2;
       const bool inside = shape == 0   ? dx * dx + dy * dy < radius * radius
                           : shape == 1 ? std::max(std::abs(dx), std::abs(dy)) < radius
                                        : dy < radius && 2 * std::abs(dx) < dy + radius;
-      for (int c = 0; c < 3; ++c) {
+      for (const int value : kColours[inside ? front : back].rgb) {
         const int noise = static_cast<int>(random() % 49) - 24;  // also keeps the file large enough
-        const int value = kColours[inside ? front : back].rgb[static_cast<std::size_t>(c)] + noise;
-        picture.rgb[static_cast<std::size_t>(3 * (y * kSize + x) + c)] =
-            static_cast<std::uint8_t>(std::clamp(value, 0, 255));
+        picture.rgb.push_back(static_cast<std::uint8_t>(std::clamp(value + noise, 0, 255)));
       }
     }
   return {str("a ", kColours[front].name, " ", kShapes[shape], " on ", kColours[back].name),
           image::encode_jpeg(picture, 96)};
 }
 
-void write_tar(const fs::path& path, const std::function<void(TarWriter&)>& fill) {
-  std::ofstream file(path, std::ios::binary);
-  TarWriter tar([&](std::span<const std::byte> bytes) {
-    file.write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
-  });
-  fill(tar);
-  tar.finish();
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
+}
+
+void write_tar(const fs::path& path, const std::function<void(TarWriter&)>& fill) {
+  std::ofstream file(path, std::ios::binary);
+  TarWriter tar([&](std::span<const std::byte> bytes) { file << text_of(bytes); });
+  fill(tar);
+  tar.finish();
 }
 
 // Pairs of a picture and its caption, as LAION has them.
@@ -110,52 +105,45 @@ void write_pages(const fs::path& path, int count, std::mt19937& random) {
 void write_models(const fs::path& descriptions, const fs::path& folder) {
   models::ModelConfig config;
   config.lm = (descriptions / "lm").string();
-  config.vision = (descriptions / "vision").string();
   config.random_init = true;
-  const models::BuiltModel built = models::build_model(config, 1);
-  nn::materialize(*built.module, built.source.get(), 1, at::kCPU);
-  const auto parameters = built.module->named_parameters();
-  const auto whole = [&](const std::string& name) { return parameters[name].detach(); };
-  models::save_vision(*built.model, models::VisionNames::open_clip, (folder / "vision").string(),
-                      whole, {});
-
+  const auto made = [&] {
+    models::BuiltModel built = models::build_model(config, 1);
+    nn::materialize(*built.module, built.source.get(), 1, at::kCPU);
+    return built;
+  };
   config.type = models::ModelConfig::Type::causal_lm;
-  config.vision.clear();
-  const models::BuiltModel lm = models::build_model(config, 1);
-  nn::materialize(*lm.module, lm.source.get(), 1, at::kCPU);
-  const auto lm_parameters = lm.module->named_parameters();
+  const models::BuiltModel lm = made();
   models::save_language_model(*lm.model, config.lm, (folder / "lm").string(),
-                              [&](const std::string& name) { return lm_parameters[name].detach(); },
-                              {});
+                              models::whole_parameters(*lm.module), {});
+  config.type = models::ModelConfig::Type::flamingo;
+  config.vision = (descriptions / "vision").string();
+  const models::BuiltModel flamingo = made();
+  models::save_vision(*flamingo.model, models::VisionNames::open_clip, (folder / "vision").string(),
+                      models::whole_parameters(*flamingo.module), {});
 }
 
-int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::cerr << "usage: demo_data DESCRIPTIONS FOLDER\n";
-    return 2;
+void write_all(const fs::path& descriptions, const fs::path& folder) {
+  std::mt19937 random(7);
+  for (int shard = 0; shard < 4; ++shard) {
+    write_pairs(folder / str("pairs-", shard, ".tar"), 200, random);
+    write_pages(folder / str("pages-", shard, ".tar"), 50, random);
   }
-  try {
-    const fs::path folder = argv[2];
-    fs::create_directories(folder);
-    std::mt19937 random(7);
-    for (int shard = 0; shard < 4; ++shard) {
-      write_pairs(folder / str("pairs-", shard, ".tar"), 200, random);
-      write_pages(folder / str("pages-", shard, ".tar"), 50, random);
-    }
-    write_pairs(folder / "held-out-0.tar", 24, random);
-    write_pairs(folder / "held-out-1.tar", 16, random);
-    for (int shard = 0; shard < 2; ++shard) {
-      std::ofstream text(folder / str("captions-", shard, ".jsonl"));
-      for (int i = 0; i < 500; ++i) text << json{{"text", draw(random).caption}}.dump() << "\n";
-    }
-    const Drawing drawing = draw(random);
-    std::ofstream(folder / "drawing.jpg", std::ios::binary)
-        .write(reinterpret_cast<const char*>(drawing.jpeg.data()),
-               static_cast<std::streamsize>(drawing.jpeg.size()));
-    std::ofstream(folder / "drawing.txt") << drawing.caption << "\n";
-    write_models(argv[1], folder);
-  } catch (const std::exception& error) {
-    std::cerr << "demo_data: " << error.what() << "\n";
-    return 1;
+  for (int shard = 0; shard < 2; ++shard) {
+    write_pairs(folder / str("held-out-", shard, ".tar"), 24 - 8 * shard, random);
+    std::ofstream text(folder / str("captions-", shard, ".jsonl"));
+    for (int i = 0; i < 500; ++i) text << json{{"text", draw(random).caption}}.dump() << "\n";
   }
+  const Drawing drawing = draw(random);
+  std::ofstream(folder / "drawing.jpg", std::ios::binary) << text_of(drawing.jpeg);
+  std::ofstream(folder / "drawing.txt") << drawing.caption << "\n";
+  write_models(descriptions, folder);
+}
+
+int main(int argc, char** argv) try {
+  if (argc == 3 && fs::create_directories(argv[2])) return write_all(argv[1], argv[2]), 0;
+  std::cerr << "usage: demo_data DESCRIPTIONS NEW-FOLDER\n";
+  return 2;
+} catch (const std::exception& error) {
+  std::cerr << "demo_data: " << error.what() << "\n";
+  return 1;
 }

@@ -42,8 +42,16 @@ def points():
         yield point, 0, "full"
 
 
-@pytest.mark.parametrize("asynchronous", [0, 1], ids=["sync", "async"])
-@pytest.mark.parametrize("point, rank, layout", list(points()))
+def points_and_ways():
+    """Every point in each test run, every other one of them asynchronously; both ways in the long one."""
+    for i, (point, rank, layout) in enumerate(points()):
+        for asynchronous in (0, 1):
+            marks = [] if i % 2 == asynchronous else [pytest.mark.long]
+            name = f"{point}-{rank}-{layout}-{'async' if asynchronous else 'sync'}"
+            yield pytest.param(point, rank, layout, asynchronous, marks=marks, id=name)
+
+
+@pytest.mark.parametrize("point, rank, layout, asynchronous", list(points_and_ways()))
 def test_killed_at_every_point_of_the_commit(point, rank, layout, asynchronous, unbroken, tmp_path):
     kind = {"run": tmp_path, "layout": layout, "async": asynchronous, "keep": 1}
     runs.run(2, steps=2, save_every=2, **kind)

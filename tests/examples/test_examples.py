@@ -1,4 +1,5 @@
 """Every example runs on two real ranks, and the demo says what it promises."""
+import json
 import os
 import re
 import subprocess
@@ -46,13 +47,28 @@ def test_foreign_encoder():
     assert hooked[1] < hooked[0] and closed[1] < closed[0]
 
 
-def test_demo():
-    done = subprocess.run(["bash", SOURCE / "examples" / "demo.sh"], capture_output=True, text=True,
-                          timeout=300, env={**os.environ, "FLOE_BIN_DIR": str(BIN)})
+def test_partly_frozen_transformer():
+    done = launch("partly_frozen_transformer")
     assert done.returncode == 0, done.stderr
-    assert "Each rank holds" in done.stdout
     values = losses(done.stdout)
     assert values[-1] < 0.8 * values[0]
     agree, percent = re.search(r"losses agree to ([0-9.e+-]+), and a rank needs (\d+)%", done.stdout).groups()
     assert float(agree) <= 1e-5
     assert int(percent) < 85
+
+
+def test_demo():
+    """From data to captions, in the checkout's own runs/."""
+    done = subprocess.run(["bash", SOURCE / "examples" / "demo.sh"], capture_output=True, text=True,
+                          timeout=300, env={**os.environ, "FLOE_BIN_DIR": str(BIN)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Each rank holds" in done.stdout
+    steps = [json.loads(line) for line in (SOURCE / "runs/demo/metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == list(range(1, 401))
+    # Killed after step 100 and resumed from there: no step is missing or twice.
+    assert "continuing after step 100" in done.stderr
+    for name in ("loss_laion", "loss_mmc4"):
+        assert steps[-1][name] < 0.5 * steps[0][name]
+    assert steps[-1]["val_loss_laion"] < 1
+    assert re.search(r"^a \w+ \w+ on \w+$", done.stdout, re.MULTILINE)
+    assert (SOURCE / "runs/demo/report.html").exists()

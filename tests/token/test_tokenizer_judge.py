@@ -156,7 +156,13 @@ EVERYWHERE = {
 }
 
 
-@pytest.mark.parametrize("name", EVERYWHERE)
+# Each takes a quarter of a minute; the long run has all of them.
+EVERY_TIME = ("gpt2", "gpt4o", "nfkc")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in EVERY_TIME else [pytest.mark.long]) for name in EVERYWHERE]
+)
 def test_every_code_point(name, tmp_path):
     tokenizer = revealing(**EVERYWHERE[name])
     tokenizer.save(str(tmp_path / "tokenizer.json"))

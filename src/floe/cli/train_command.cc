@@ -26,6 +26,7 @@ first CONFIG, in ./configs, then among those that come with floe.
   ++key=value      adds; a block merges with the one that is there
   ~key             removes: what can be off is off, anything else is back to its default
   --print-config   every value of the configuration and where it comes from, then stop
+  --reference      the page about all keys, docs/configuration.md, then stop
 
   floe launch -n 2 -- train my.yaml strategy=full_shard train.steps=1000
   torchrun --nproc-per-node 8 --no-python floe train my.yaml experiment=[openflamingo_3b]
@@ -37,6 +38,13 @@ checkpoint. Ctrl-C once stops after the step under way, with a checkpoint; twice
 Keys:
 )";
 
+constexpr std::string_view kReferenceHead = R"(# Configuration
+
+Every key of `floe train`, from its schema: `floe train --reference` writes this page. How files,
+strategies, experiments and the command line are put together is in [training.md](training.md).
+
+)";
+
 const std::string& help() {
   static const std::string page =
       std::string(kUsage) + config::help_text(config::fields_of<train::RunConfig>());
@@ -44,7 +52,12 @@ const std::string& help() {
 }
 
 Exit run(const Args& args) {
-  const Options options("train", args, {{"--print-config"}});
+  const Options options("train", args, {{"--print-config"}, {"--reference"}});
+  if (options.has("--reference")) {
+    std::cout << kReferenceHead
+              << config::markdown_reference(config::fields_of<train::RunConfig>());
+    return Exit::done;
+  }
   const auto loaded =
       train::load_run_config(config::layers_from_arguments(options.words(), own_configs()));
   if (options.has("--print-config")) {

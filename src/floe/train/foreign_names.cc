@@ -58,8 +58,9 @@ SourcePtr to_model_names(models::LanguageModel& model, const std::vector<FileTen
       pieces.push_back(part.piece);
     }
     // Rows that are shared out over two parameters may be there for one of them only.
-    if (covered == parameter.value().numel())
-      source->add(name, shape, pieces.front().tensor->dtype, std::move(pieces));
+    if (covered != parameter.value().numel() || pieces.empty()) continue;
+    const DType dtype = pieces.front().tensor->dtype;
+    source->add(name, shape, dtype, std::move(pieces));
   }
   return source;
 }
