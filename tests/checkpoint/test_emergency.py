@@ -100,6 +100,15 @@ def test_a_rank_dies(world, strategy, whole, unbroken, tmp_path):
     expect_same(again, unbroken)
 
 
+def unfinished(run):
+    """The set as ranks leave it when the last of them had no time to put it together."""
+    folder = folder_of(run) / ".emergency-set"
+    (folder_of(run) / "on_exception").rename(folder)
+    for name in (".metadata", "floe.json", "meta.pt"):
+        (folder / name).unlink()
+    return folder
+
+
 def reseal(path, change):
     content = json.loads(path.read_text().splitlines()[0])
     change(content)
@@ -114,16 +123,27 @@ def reseal(path, change):
 ])
 def test_sets_that_do_not_fit_together(change, reason, tmp_path):
     fail(2, tmp_path, "forward")
-    [folder] = folder_of(tmp_path).glob(".emergency-*")
+    folder = unfinished(tmp_path)
     reseal(folder / "floe_rank_1.json", change)
     again = runs.run(2, run=tmp_path, steps=6)
     assert again.resumed["resumed"] == 4
     assert re.search(reason, again.resumed["passed_over"][0]), again.resumed["passed_over"]
 
 
-def test_a_damaged_set(unbroken, tmp_path):
+def test_the_last_rank_puts_the_set_together_or_the_next_start_does(unbroken, tmp_path):
     fail(2, tmp_path, "forward")
-    [folder] = folder_of(tmp_path).glob(".emergency-*")
+    assert (folder_of(tmp_path) / "on_exception" / ".metadata").exists()
+    assert not list(folder_of(tmp_path).glob(".emergency-*"))
+    unfinished(tmp_path)
+    again = runs.run(2, run=tmp_path, steps=10)
+    assert again.resumed["resumed"] == 5
+    expect_same(again, unbroken)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_damaged_set(whole, unbroken, tmp_path):
+    fail(2, tmp_path, "forward")
+    folder = folder_of(tmp_path) / "on_exception" if whole else unfinished(tmp_path)
     data = bytearray((folder / "__1_0.distcp").read_bytes())
     data[len(data) // 2] ^= 1
     (folder / "__1_0.distcp").write_bytes(data)

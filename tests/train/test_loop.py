@@ -309,3 +309,60 @@ def test_other_kinds_of_checkpoints_resume_as_well(train, long_golden, kind):
     assert again.values("step") == [1, 2, 3, 4, 5, 6]
     straight = train(config, "train.schedule={type: constant, warmup_steps: 2}", name="straight", ranks=2)
     assert losses(again) == losses(straight)
+
+
+# --------------------------------------------------------------------------- failures and numbers
+
+
+def test_a_rank_that_throws_ends_all_and_its_step_is_not_lost(train, golden, tmp_path):
+    """Rank 1 finds a damaged batch at step 4: all ranks end, the emergency set of step 3 is used."""
+    config = golden("neox_x2")
+    for rank in (0, 1):
+        tensors = load_file(GOLDENS / "neox_x2-train" / "batches.safetensors")
+        save_file(tensors, tmp_path / f"good{rank}.safetensors")
+        if rank == 1:
+            tensors["step3.laion.labels"] = tensors["step3.laion.labels"][:, :-1].contiguous()
+        save_file(tensors, tmp_path / f"part{rank}.safetensors")
+    config["data"]["batches"] = str(tmp_path / "part{rank}.safetensors")
+    broken = train(config, ranks=2, expect=1, timeout=60)
+    assert "step3.laion.labels" in broken.stderr
+    assert (broken.folder / "checkpoints" / "on_exception").is_dir()
+    config["data"]["batches"] = str(tmp_path / "good{rank}.safetensors")
+    again = train(config, ranks=2)
+    assert "on_exception" in again.stderr
+    assert losses(again) == losses(train(config, name="whole", ranks=2))
+
+
+def test_the_gradient_noise_scale_comes_with_several_ranks(train, golden):
+    run = train(golden("neox_x2", world2=True), "train.steps=14", ranks=2)
+    assert all("gradient_noise_scale" not in step for step in run.steps()[:9])
+    noise = [step["gradient_noise_scale"] for step in run.steps() if "gradient_noise_scale" in step]
+    assert all(value >= 0 for value in noise)
+    alone = train(golden("neox_x2"), name="alone")
+    assert all("gradient_noise_scale" not in step for step in alone.steps())
+
+
+def test_utilisation_is_arithmetic_over_what_the_device_can_do(train, golden):
+    run = train(golden("neox_x2"), "log.peak_tflops=2")
+    for step in run.steps():
+        assert step["tflops"] > 0
+        assert step["mfu"] == pytest.approx(step["tflops"] / 2, rel=1e-6)
+
+
+def test_checkpoints_go_into_the_wandb_run(train, golden):
+    config = golden("neox_x2")
+    config["log"]["wandb"] = {"checkpoints": True}
+    run = train(config, "checkpoint.every_steps=2", "checkpoint.keep=1")
+    files = next((run.folder / "wandb").glob("offline-run-*/files"))
+    attached = sorted(path.name for path in (files / "checkpoints").iterdir())
+    # All of them, though only the newest stays in the run's own folder.
+    assert attached == ["step_2", "step_4", "step_5"]
+
+
+def test_the_best_checkpoints_stay(train, golden, tmp_path):
+    config = golden("neox_x2")
+    config["checkpoint"] = {"every_steps": 1, "keep": 1, "keep_best": {"metric": "loss_laion", "n": 1}}
+    run = train(config)
+    best = min(run.steps(), key=lambda step: step["loss_laion"])["step"]
+    kept = sorted(path.name for path in (run.folder / "checkpoints").glob("step_*"))
+    assert kept == sorted({f"step_{best}", "step_5"})

@@ -322,6 +322,11 @@ void Checkpointer::State::write_emergency_files(std::int64_t step, const nlohman
   RankHeader own = header(step, rank_state);
   own.shared = shared;
   write_emergency(folder, own, tensors, state_objects(run));
+  log::info("wrote this rank's part of an emergency checkpoint of step ", step, " to '", folder,
+            "'");
+  if (complete_emergency(folder, own, about(step)))
+    log::info("the emergency checkpoint of step ", step, " is whole: '", folder, "/", kEmergency,
+              "'");
 }
 
 void Checkpointer::emergency(std::int64_t step, const nlohmann::json& shared,
@@ -343,8 +348,6 @@ void Checkpointer::emergency(std::int64_t step, const nlohmann::json& shared,
       return;
     }
     s.write_emergency_files(step, shared, rank_state);
-    log::info("wrote this rank's part of an emergency checkpoint of step ", step, " to '", s.folder,
-              "'");
   } catch (const std::exception& e) {
     log::error("no emergency save: ", e.what());
   } catch (...) {

@@ -1,5 +1,8 @@
 #include "floe/checkpoint/emergency.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -64,6 +67,23 @@ void write_emergency(const std::string& folder, const RankHeader& header,
   make_folder(set);
   write_rank_files(set, header, tensors, objects);
   sync_folder(set);
+}
+
+bool complete_emergency(const std::string& folder, const RankHeader& header,
+                        const Manifest& about) {
+  const std::string set = str(folder, "/", kEmergencyPart, header.run);
+  for (int rank = 0; rank < header.world_size; ++rank)
+    if (!fs::exists(str(set, "/", manifest_file(rank)))) return false;
+  // Ranks that finish at the same time all get here; one of them makes the mark.
+  const std::string mark = set + "/.completing";
+  const int fd = ::open(mark.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return false;
+  ::close(fd);
+  finish_set(set, about, read_set(set));
+  fs::remove(mark);
+  replace(set, str(folder, "/", kEmergency));
+  sync_folder(folder);
+  return true;
 }
 
 std::vector<std::string> gather_emergencies(const std::string& folder, const Manifest& about) {

@@ -1,6 +1,7 @@
 #include "floe/train/reporter.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -115,9 +116,10 @@ void Reporter::skipped(std::int64_t step, const std::vector<PackedBatch>& batche
                   -1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-void Reporter::saved(const std::string& checkpoint, std::int64_t step) {
+void Reporter::saved(const std::string& checkpoint) {
   if (!logger_ || !config_.log.wandb || !config_.log.wandb->checkpoints) return;
-  logger_->add_files(checkpoint, str("checkpoints/step_", step));
+  const std::string name = std::filesystem::path(checkpoint).filename().string();
+  logger_->add_files(checkpoint, "checkpoints/" + name);
 }
 
 void Reporter::end(const std::string& data_report, std::int64_t step, bool stopped) {

@@ -42,7 +42,7 @@ class Reporter {
   // Which samples the loss was not finite for: RUN/skipped.jsonl of this rank.
   void skipped(std::int64_t step, const std::vector<PackedBatch>& batches);
   // A finished save lies there.
-  void saved(const std::string& checkpoint, std::int64_t step);
+  void saved(const std::string& checkpoint);
   void end(const std::string& data_report, std::int64_t step, bool stopped);
   void failed();
 

@@ -79,6 +79,7 @@ void Trainer::run() {
       after_step(record);
     }
     checkpoints_->wait();
+    tell_saved();
     reporter_->end(loader_->report(), step_, stopped());
   } catch (...) {
     reporter_->failed();
@@ -251,8 +252,17 @@ bool Trainer::save_is_due() const {
 void Trainer::save(StepRecord& record) {
   std::map<std::string, double> metrics(record.others.begin(), record.others.end());
   for (const auto& source : record.sources) metrics["loss_" + source.name] = source.loss;
+  checkpoints_->wait();
+  tell_saved();
   checkpoints_->save(step_, shared_state(), rank_state(), metrics);
   record.checkpoint_s = checkpoints_->last_stolen_s();
+}
+
+void Trainer::tell_saved() {
+  const std::string path = checkpoints_->last_saved();
+  if (path.empty() || path == told_saved_) return;
+  told_saved_ = path;
+  reporter_->saved(path);
 }
 
 nlohmann::json Trainer::shared_state() const {

@@ -67,6 +67,8 @@ class Trainer {
   void after_step(StepRecord& record);
   bool save_is_due() const;
   void save(StepRecord& record);
+  // Of the last save; none may be under way.
+  void tell_saved();
 
   nlohmann::json shared_state() const;
   nlohmann::json rank_state() const;
@@ -93,6 +95,7 @@ class Trainer {
   bool epoch_ended_ = false;
   std::int64_t skipped_ = 0, skipped_in_a_row_ = 0;
   bool stopping_ = false;
+  std::string told_saved_;                  // the newest checkpoint that the reporter knows of
   data::LoaderState data_before_;           // where the loader stood before the step under way
   std::vector<nlohmann::json> saved_data_;  // of the checkpoint's ranks
 };
