@@ -36,9 +36,25 @@ def test_every_config_that_comes_with_floe_can_be_planned(plan):
     for model in models:
         for strategy in strategies:
             assert "Each rank holds" in plan(str(model), "world=8", f"strategy={strategy}")
-    for experiment in (CONFIGS / "experiment").glob("*.yaml"):
-        text = plan(str(CONFIGS / "transformer-7b.yaml"), "world=8", f"experiment={experiment.stem}")
+    for experiment in ("adapters", "last_layers"):
+        text = plan(str(CONFIGS / "transformer-7b.yaml"), "world=8", f"experiment={experiment}")
         assert "are frozen" in text
+
+
+def test_a_training_configuration_is_planned_from_its_files(plan, tmp_path):
+    golden = Path(os.environ["FLOE_SOURCE_DIR"]) / "tests" / "goldens" / "models" / "neox_x2"
+    model = (golden / "model.yaml").read_text().replace("\n", "\n  ")
+    for name in ("lm", "vision", "weights"):
+        model = model.replace(f"{name}: ", f"{name}: {golden}/", 1)
+    path = tmp_path / "run.yaml"
+    path.write_text(f"model:\n  {model}\ntrain: {{steps: 5, ema: {{decay: 0.9}}}}\ndata: {{batches: x}}\nlog: {{jsonl: true}}\n")
+    text = plan(str(path), "world=4")
+    for part in ("flamingo with 156 k parameters: 41.5 k train", "lang_encoder.gpt_neox.layers.0 … 3.decoder_layer",
+                 "optimizer state (adamw and average)", "4 ranks, full_shard, computes in bf16"):
+        assert part in text, text
+    held = json.loads(plan(str(path), "world=4", "--json"))["holds"]
+    without = json.loads(plan(str(path), "world=4", "~train.ema.decay", "--json"))["holds"]
+    assert held["optimizer_state_bytes"] * 2 == without["optimizer_state_bytes"] * 3
 
 
 def test_configs_of_floe_are_found_from_anywhere(plan, tmp_path):
@@ -137,4 +153,4 @@ def test_a_missing_file_and_no_file_at_all(floe):
     assert "nowhere.yaml" in done.stderr and done.stderr.count("\n") == 1
     done = floe("plan")
     assert done.returncode == 2
-    assert done.stderr.startswith("floe: no model is described")
+    assert "model.lm is missing" in done.stderr

@@ -40,30 +40,6 @@ void describe(config::Schema<ModelConfig>& s) {
   });
 }
 
-int OptimizerConfig::num_moments() const {
-  if (type == Type::adamw) return 2;
-  return momentum > 0 ? 1 : 0;
-}
-
-void describe(config::Schema<OptimizerConfig>& s) {
-  using C = OptimizerConfig;
-  s.field("type", &C::type, "adamw keeps two moments of each trainable element, sgd one or none");
-  s.field("momentum", &C::momentum, "Of sgd; more than 0 keeps one moment")
-      .at_least(0)
-      .less_than(1);
-  s.check("momentum", [](const C& c) {
-    return c.type != C::Type::sgd && c.momentum > 0
-               ? "has no effect with adamw; remove it, or set type: sgd beside it"
-               : "";
-  });
-}
-
-void describe(config::Schema<TrainConfig>& s) {
-  s.field("trainable", &TrainConfig::trainable,
-          "Patterns of what trains; null: adapters where there are some, else everything");
-  s.section("optimizer", &TrainConfig::optimizer, "What updates them");
-}
-
 void describe(config::Schema<PlanConfig>& s) {
   using C = PlanConfig;
   s.field("world", &C::world, "Number of ranks; null is dist.world_size, else 1")

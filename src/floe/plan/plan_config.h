@@ -2,17 +2,14 @@
 // `strategy:` and `dist:`, and how many ranks there are.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "floe/config/dist.h"
 #include "floe/config/load.h"
 #include "floe/config/strategy.h"
+#include "floe/config/train.h"
 
 namespace floe::plan {
 
@@ -26,27 +23,6 @@ struct ModelConfig {
   double dropout = 0;
 };
 void describe(config::Schema<ModelConfig>& s);
-
-struct OptimizerConfig {
-  enum class Type { adamw, sgd };
-
-  Type type = Type::adamw;
-  double momentum = 0;  // of sgd
-  // How many values it keeps per trainable element.
-  int num_moments() const;
-};
-inline auto enum_names(OptimizerConfig::Type) {
-  using enum OptimizerConfig::Type;
-  return std::to_array<std::pair<std::string_view, OptimizerConfig::Type>>(
-      {{"adamw", adamw}, {"sgd", sgd}});
-}
-void describe(config::Schema<OptimizerConfig>& s);
-
-struct TrainConfig {
-  std::optional<std::vector<std::string>> trainable;  // null: the model's own rule
-  OptimizerConfig optimizer;
-};
-void describe(config::Schema<TrainConfig>& s);
 
 struct PlanConfig {
   std::optional<std::int64_t> world;
