@@ -3,6 +3,7 @@ averages, precision."""
 
 import json
 import math
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -50,8 +51,8 @@ def test_a_run_in_two_parts_equals_one_in_one_part(train, long_golden):
 
 
 def test_one_signal_stops_after_the_step_with_a_checkpoint_and_the_same_command_goes_on(start, train, long_golden):
-    config = long_golden(400, 1000)
-    whole = train(config, "train.steps=400", name="whole", ranks=2)
+    config = long_golden(150, 1000)
+    whole = train(config, name="whole", ranks=2)
     process = start(config, ranks=2, name="parts")
     wait_for_steps(process, 3)
     process.send_signal(signal.SIGINT)
@@ -59,7 +60,7 @@ def test_one_signal_stops_after_the_step_with_a_checkpoint_and_the_same_command_
     assert process.returncode != 0
     steps = [json.loads(line)["step"] for line in (process.folder / "metrics.jsonl").read_text().splitlines()]
     assert "with a checkpoint; the same command goes on from it" in text
-    assert (process.folder / "checkpoints" / f"step_{steps[-1]}").is_dir() and steps[-1] < 400
+    assert (process.folder / "checkpoints" / f"step_{steps[-1]}").is_dir() and steps[-1] < 150
     again = train(config, name="parts", ranks=2)
     assert f"step_{steps[-1]}" in again.stderr
     assert losses(again) == losses(whole)
@@ -366,3 +367,30 @@ def test_the_best_checkpoints_stay(train, golden, tmp_path):
     best = min(run.steps(), key=lambda step: step["loss_laion"])["step"]
     kept = sorted(path.name for path in (run.folder / "checkpoints").glob("step_*"))
     assert kept == sorted({f"step_{best}", "step_5"})
+
+
+def rank_process(launcher, rank):
+    """The process of one rank, by its environment."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == launcher and f"RANK={rank}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                return int(path.name)
+        except OSError:
+            continue
+    raise AssertionError(f"rank {rank} is not there")
+
+
+def test_a_copy_stands_in_for_a_rank_that_dies(start, train, long_golden):
+    """Rank 1 is killed; rank 0 holds everything too (no_shard) and saves it on its way out."""
+    config = long_golden(150, 1000)
+    config["strategy"]["sharding"] = "no_shard"
+    process = start(config, ranks=2, name="parts")
+    wait_for_steps(process, 4)
+    os.kill(rank_process(process.pid, 1), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    again = train(config, name="parts", ranks=2)
+    whole = train(config, name="whole", ranks=2)
+    assert "a rank that died left no position" in again.stderr or "on_exception" not in again.stderr
+    assert losses(again) == losses(whole)

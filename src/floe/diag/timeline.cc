@@ -33,6 +33,12 @@ const char* name_of(Span::Kind kind) {
   return "?";
 }
 
+void Timeline::issue(const shard::Event& event) {
+  OpenFlight& issued = in_flight_.emplace_back();
+  issued.flight = {event.kind, std::string(event.group), event.bytes, event.dtype};
+  issued.begin = clock_.now();
+}
+
 void Timeline::on(const shard::Event& event) {
   using Kind = shard::Event::Kind;
   switch (event.kind) {
@@ -49,8 +55,7 @@ void Timeline::on(const shard::Event& event) {
     case Kind::prefetch:
     case Kind::reduce:
     case Kind::replicate:
-      in_flight_.push_back(
-          {{event.kind, std::string(event.group), event.bytes, event.dtype}, clock_.now()});
+      issue(event);
       break;
     case Kind::release: land(false, event.group); break;  // gathered ahead and never used
     case Kind::keep:

@@ -68,6 +68,7 @@ class Timeline final : public shard::Observer {
     std::size_t begin = 0;
   };
 
+  void issue(const shard::Event& event);
   void open(Span::Kind kind, std::string_view name, std::string_view group = {});
   // Ends the innermost such span, and what is still open inside it.
   void close(Span::Kind kind, std::string_view name, std::string_view group = {});

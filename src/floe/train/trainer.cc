@@ -292,15 +292,17 @@ void Trainer::resume() {
   skipped_in_a_row_ = state.value("skipped_in_a_row", std::int64_t{0});
   if (const auto scale = state.find("loss_scale"); scale != state.end())
     loss_scale_.restore(scale->value("scale", 1.0), scale->value("good_steps", std::int64_t{0}));
-  saved_data_ = restored->ranks;
+  data_position_ =
+      data_position(*restored, config_.run.folder(), config_.train.gradient_accumulation);
 }
 
 void Trainer::open_data() {
   data::LoaderContext context = loader_context(config_, built_, *world_);
-  loader_ = saved_data_.empty()
+  const DataPosition position = std::exchange(data_position_, {});
+  loader_ = position.ranks.empty()
                 ? std::make_unique<data::Loader>(config_.data, context)
-                : std::make_unique<data::Loader>(config_.data, context, saved_data_);
-  saved_data_.clear();
+                : std::make_unique<data::Loader>(config_.data, context, position.ranks);
+  for (std::int64_t i = 0; i < position.batches_behind; ++i) loader_->next();
   data_before_ = loader_->state();
 }
 

@@ -23,6 +23,7 @@
 #include "floe/optim/lr_schedule.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
+#include "floe/train/data_position.h"
 #include "floe/train/loss_scale.h"
 #include "floe/train/noise_scale.h"
 #include "floe/train/reporter.h"
@@ -95,9 +96,9 @@ class Trainer {
   bool epoch_ended_ = false;
   std::int64_t skipped_ = 0, skipped_in_a_row_ = 0;
   bool stopping_ = false;
-  std::string told_saved_;                  // the newest checkpoint that the reporter knows of
-  data::LoaderState data_before_;           // where the loader stood before the step under way
-  std::vector<nlohmann::json> saved_data_;  // of the checkpoint's ranks
+  std::string told_saved_;         // the newest checkpoint that the reporter knows of
+  data::LoaderState data_before_;  // where the loader stood before the step under way
+  DataPosition data_position_;     // of the checkpoint, until the data is opened
 };
 
 }  // namespace floe::train
