@@ -36,6 +36,13 @@ std::string keys_of(const std::vector<PackedBatch>& batches) {
   return join(keys, ", ");
 }
 
+// By which the best checkpoints are chosen.
+std::map<std::string, double> metrics_of(const StepRecord& record) {
+  std::map<std::string, double> metrics(record.others.begin(), record.others.end());
+  for (const auto& source : record.sources) metrics["loss_" + source.name] = source.loss;
+  return metrics;
+}
+
 }  // namespace
 
 Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::World> world,
@@ -78,6 +85,7 @@ void Trainer::run() {
       record.step_s = seconds_since(begin);
       after_step(record);
     }
+    if (stopped() && saved_step_ != step_) save();  // the last step was a skipped one
     checkpoints_->wait();
     tell_saved();
     reporter_->end(loader_->report(), step_, stopped());
@@ -238,7 +246,10 @@ void Trainer::after_step(StepRecord& record) {
   const bool last = step_ == total_steps_ || stopping_;
   if (validation_ && (step_ % *config_.train.validation.every_steps == 0 || last))
     record.others = validation_->run();
-  if (save_is_due()) save(record);
+  if (save_is_due()) {
+    save(metrics_of(record));
+    record.checkpoint_s = checkpoints_->last_stolen_s();
+  }
   reporter_->step(record);
 }
 
@@ -249,13 +260,11 @@ bool Trainer::save_is_due() const {
   return config.every_epochs && epoch_ended_ && (epoch_ + 1) % *config.every_epochs == 0;
 }
 
-void Trainer::save(StepRecord& record) {
-  std::map<std::string, double> metrics(record.others.begin(), record.others.end());
-  for (const auto& source : record.sources) metrics["loss_" + source.name] = source.loss;
+void Trainer::save(const std::map<std::string, double>& metrics) {
   checkpoints_->wait();
   tell_saved();
   checkpoints_->save(step_, shared_state(), rank_state(), metrics);
-  record.checkpoint_s = checkpoints_->last_stolen_s();
+  saved_step_ = step_;
 }
 
 void Trainer::tell_saved() {

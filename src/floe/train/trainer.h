@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -67,7 +68,7 @@ class Trainer {
   void update(double gradient_norm, StepRecord& record);
   void after_step(StepRecord& record);
   bool save_is_due() const;
-  void save(StepRecord& record);
+  void save(const std::map<std::string, double>& metrics = {});
   // Of the last save; none may be under way.
   void tell_saved();
 
@@ -96,6 +97,7 @@ class Trainer {
   bool epoch_ended_ = false;
   std::int64_t skipped_ = 0, skipped_in_a_row_ = 0;
   bool stopping_ = false;
+  std::int64_t saved_step_ = -1;
   std::string told_saved_;         // the newest checkpoint that the reporter knows of
   data::LoaderState data_before_;  // where the loader stood before the step under way
   DataPosition data_position_;     // of the checkpoint, until the data is opened
