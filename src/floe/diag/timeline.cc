@@ -54,9 +54,7 @@ void Timeline::on(const shard::Event& event) {
     case Kind::gather:
     case Kind::prefetch:
     case Kind::reduce:
-    case Kind::replicate:
-      issue(event);
-      break;
+    case Kind::replicate: issue(event); break;
     case Kind::release: land(false, event.group); break;  // gathered ahead and never used
     case Kind::keep:
     case Kind::agree: break;
