@@ -4,6 +4,7 @@
 """
 
 import json
+import pathlib
 import shutil
 import sys
 import time
@@ -14,6 +15,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/support"))
+from torch_ranks import end_rank
 
 
 class Layer(torch.nn.Module):
@@ -74,8 +78,7 @@ def main():
         future.result()
         if dist.get_rank() == 0:
             print(json.dumps(line), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+    end_rank()
 
 
 main()

@@ -102,16 +102,16 @@ def configurations(quick):
     The share of every worker fills whole batches, so that no pipeline throws decoded samples away at the
     end of a pass.
     """
-    few = {"floe": 256, "openflamingo": 64}
+    few = {"floe": 64, "openflamingo": 32}
     return {
         "laion-512": ("LAION pairs, 512×512 (about 65 KB)", "laion",
-                      lambda rng, i: laion_sample(rng, i, 512, 512, 65_000), 64 if quick else 512,
-                      16 if quick else 64, few if quick else {"floe": 3072, "openflamingo": 640}),
+                      lambda rng, i: laion_sample(rng, i, 512, 512, 65_000), 32 if quick else 512,
+                      8 if quick else 64, few if quick else {"floe": 3072, "openflamingo": 640}),
         "laion-1024": ("LAION pairs, 1024×768 (about 161 KB)", "laion",
-                       lambda rng, i: laion_sample(rng, i, 1024, 768, 161_000), 64 if quick else 256,
-                       16 if quick else 64, few if quick else {"floe": 1536, "openflamingo": 320}),
+                       lambda rng, i: laion_sample(rng, i, 1024, 768, 161_000), 32 if quick else 256,
+                       8 if quick else 64, few if quick else {"floe": 1536, "openflamingo": 320}),
         "mmc4": ("MMC4 documents with 4 pictures of 640×480 (about 90 KB each)", "mmc4", mmc4_sample,
-                 16 if quick else 128, 8 if quick else 32, few if quick else {"floe": 768, "openflamingo": 160}),
+                 8 if quick else 128, 4 if quick else 32, few if quick else {"floe": 768, "openflamingo": 160}),
     }
 
 
@@ -136,7 +136,7 @@ def measure(configs, arguments, folder):
             for system, rows in systems.items():
                 kind, _, threads = system.partition(" ")
                 if kind == "decode":
-                    row = run([BIN / "bench_data"], {**asked, "kind": "decode", "images": 128 if arguments.quick else 1000},
+                    row = run([BIN / "bench_data"], {**asked, "kind": "decode", "images": 32 if arguments.quick else 1000},
                               folder)
                 else:
                     command = [BIN / "bench_data"] if kind == "floe" else [sys.executable, BENCH / "data_twin.py"]

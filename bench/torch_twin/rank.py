@@ -5,6 +5,8 @@ import ctypes
 import fnmatch
 import gc
 import json
+import pathlib
+import sys
 import time
 
 import torch
@@ -13,6 +15,9 @@ from safetensors.torch import load_file
 
 from torch_twin.systems import SYSTEMS
 from torch_twin.transformer import Transformer, next_token_loss
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/support"))
+from torch_ranks import end_rank
 
 
 class Memory:
@@ -150,7 +155,6 @@ def main(system, config, weights, library):
         "reduces": traffic.number["reduce"] // config["steps"],
         "reduced_bytes": traffic.bytes["reduce"] // config["steps"],
     }
-    dist.barrier()
-    print(json.dumps(result), flush=True)
-    dist.destroy_process_group()
+    print(json.dumps(result))
+    end_rank()
 

@@ -1,13 +1,14 @@
-"""PyTorch's side of the comparison: run on several ranks by test_torch_judge.py.
+"""PyTorch's side of the comparison: `torch_side.py JOBS`, a JSON list of
 
-    torch_side.py load KIND DIRECTORY OUT SHAPES.json     loads a directory, writes what it found
-    torch_side.py save KIND DIRECTORY OUT SHAPES.json     trains a step, saves, writes what it saved
+    [RANKS, "load", KIND, DIRECTORY, OUT, SHAPES.json]     loads a directory, writes what it found
+    [RANKS, "save", KIND, DIRECTORY, OUT, SHAPES.json]     trains a step, saves, writes what it saved
 
 OUT is an .npz of whole arrays under flat names. SHAPES.json: {"shapes": {name: shape}, "tied":
 {other name: name}}.
 """
 
 import json
+import pathlib
 import sys
 
 import numpy as np
@@ -18,6 +19,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from torch_ranks import run_ranks
 
 
 class Tree(torch.nn.Module):
@@ -134,14 +138,11 @@ def save(kind, directory, out, about):
     write({"model": weights, "optimizer": moments}, out)
 
 
-def main():
-    action, kind, directory, out, about = sys.argv[1:]
+def work(action, kind, directory, out, about):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     {"load": load, "save": save}[action](kind, directory, out, json.load(open(about)))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    for ranks, *job in json.loads(sys.argv[1]):
+        run_ranks(ranks, work, *job)

@@ -1,18 +1,20 @@
-"""Checkpoints of the real torch.distributed.checkpoint: `python dcp_saves.py WORLD FOLDER KIND...`
-saves FOLDER/KIND for each.
+"""Checkpoints of the real torch.distributed.checkpoint: `python dcp_saves.py FOLDER WORLD:KIND,KIND...`
+saves FOLDER/WORLD/KIND for each.
 
 Each kind is what some user has: FSDP1, FSDP2, DDP with their optimizers, tensors on a mesh of two
 dimensions, and plain state dicts.
 """
 
+import pathlib
 import sys
-import tempfile
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import torch.multiprocessing as mp
 from torch import nn
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from torch_ranks import run_ranks
 
 
 class Net(nn.Module):
@@ -119,15 +121,14 @@ def plain():
 KINDS = {"fsdp1": fsdp1, "fsdp2": fsdp2, "ddp": ddp, "mesh": mesh, "plain": plain}
 
 
-def rank_main(rank, world, folder, kinds, rendezvous):
-    dist.init_process_group("gloo", f"file://{rendezvous}", rank=rank, world_size=world)
+def save(folder, kinds):
+    torch.set_num_threads(1)
     for kind in kinds:
         torch.manual_seed(0)
         dcp.save(KINDS[kind](), checkpoint_id=f"{folder}/{kind}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    world, folder, kinds = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    with tempfile.TemporaryDirectory() as scratch:
-        mp.spawn(rank_main, (world, folder, kinds, scratch + "/rendezvous"), nprocs=world)
+    for part in sys.argv[2:]:
+        world, kinds = part.split(":")
+        run_ranks(int(world), save, f"{sys.argv[1]}/{world}", kinds.split(","))

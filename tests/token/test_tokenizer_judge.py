@@ -156,27 +156,33 @@ EVERYWHERE = {
 }
 
 
-# Each takes a quarter of a minute; the long run has all of them.
+def code_points(everything):
+    """Texts by their first code point, 256 of them each, in as many surroundings as their plane deserves."""
+    for start in range(0, 0x110000, 256):
+        plane, place = start >> 16, start & 0xFFFF
+        block = [chr(c) for c in range(start, start + 256) if not 0xD800 <= c < 0xE000]
+        if plane in (0, 1, 14) or (everything and plane < 4):
+            yield start, "".join(f"a{c}b1{c}2 {c} '{c}\u0301" for c in block)
+        elif plane < 4 or everything or place in (0, 0xFF00):  # ideographs; then no characters, or private ones
+            yield start, "".join(f"a{c} " for c in block)
+
+
+# The long run has all of them, with everything.
 EVERY_TIME = ("gpt2", "gpt4o", "nfkc")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in EVERY_TIME else [pytest.mark.long]) for name in EVERYWHERE]
-)
-def test_every_code_point(name, tmp_path):
+@pytest.mark.parametrize("name, everything", [
+    *((name, False) for name in EVERY_TIME),
+    *(pytest.param(name, True, marks=pytest.mark.long) for name in EVERYWHERE),
+])
+def test_every_code_point(name, everything, tmp_path):
     tokenizer = revealing(**EVERYWHERE[name])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    texts = []
-    for start in range(0, 0x110000, 256):
-        block = [chr(c) for c in range(start, start + 256) if not 0xD800 <= c < 0xE000]
-        if start < 0x40000 or start >> 16 == 14:
-            texts.append("".join(f"a{c}b1{c}2 {c} '{c}\u0301" for c in block))
-        else:  # planes that hold no characters, or private ones
-            texts.append("".join(f"a{c} " for c in block))
+    starts, texts = zip(*code_points(everything))
     theirs = [tokenizer.encode(text).ids for text in texts]
     ours = Floe(tmp_path / "tokenizer.json").encode(texts)
-    for number, (a, b) in enumerate(zip(ours, theirs)):
-        assert a == b, f"U+{number * 256:04X} and the 255 behind it"
+    for start, a, b in zip(starts, ours, theirs):
+        assert a == b, f"U+{start:04X} and the 255 behind it"
 
 
 # ------------------------------------------------------------------------------- other kinds of files
