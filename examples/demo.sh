@@ -9,24 +9,35 @@ floe=$bin/floe
 data=runs/demo-data
 number=0
 
-# step WHAT COMMAND...: says what comes, shows the command, runs it.
-step() {
+# announce WHAT COMMAND...: says what comes, and shows the command as one would type it.
+announce() {
   number=$((number + 1))
-  printf '\n%d. %s\n' "$number" "$1"
+  printf '\n%d. %s\n   $' "$number" "$1"
   shift
-  local shown="${*//$bin\/}"
-  printf '   $ %s\n\n' "$shown"
+  local word
+  for word in "$@"; do
+    word=${word#"$bin"/}
+    if [[ $word == *[!A-Za-z0-9_=./-]* ]]; then word="'$word'"; fi
+    printf ' %s' "$word"
+  done
+  printf '\n\n'
+}
+
+# step WHAT COMMAND...: announces it and runs it.
+step() {
+  announce "$@"
+  shift
   "$@"
 }
 
 rm -rf runs/demo runs/demo-lm "$data"
 mkdir -p runs
 
-step "A small data set: drawings with captions, pages with drawings, and two untrained models." \
+step "A small data set: drawings with captions, pages with drawings, plain text, and two untrained models." \
   "$bin/demo_data" examples/demo "$data"
-ls "$data" | sed 's/^/   /' | column -c 90 2>/dev/null || true
+(cd "$data" && ls -x -T 0 -w 90 | sed 's/^/   /')
 
-step "A language model learns the captions as plain text, on two ranks." \
+step "A language model learns to write from plain text, on two ranks." \
   "$floe" launch -n 2 -- train configs/demo_lm.yaml
 step "Its weights in Hugging Face's layout." \
   "$floe" export runs/demo-lm/checkpoints/last "$data/captioner"
@@ -34,12 +45,17 @@ step "Its weights in Hugging Face's layout." \
 step "A Flamingo with this language model, frozen: what each of two ranks will hold and move." \
   "$floe" plan configs/demo.yaml world=2
 
-step "The Flamingo learns to look at pictures. After the first checkpoint it is killed, on purpose." \
-  bash -c '"$0" launch -n 2 -- train configs/demo.yaml & run=$!
-    until [[ -e runs/demo/checkpoints/step_100/meta.pt ]] || ! kill -0 "$run" 2>/dev/null; do sleep 0.2; done
-    sleep 1; kill -9 "$run" 2>/dev/null; wait "$run" 2>/dev/null || true' "$floe"
+train=("$floe" launch -n 2 -- train configs/demo.yaml)
+announce "The Flamingo learns to look at pictures. After the first checkpoint it is killed, on purpose." "${train[@]}"
+"${train[@]}" &
+run=$!
+until [[ -e runs/demo/checkpoints/step_100/meta.pt ]] || ! kill -0 "$run" 2>/dev/null; do sleep 0.2; done
+sleep 1
+kill -9 "$run" 2>/dev/null || true
+wait "$run" 2>/dev/null || true
+echo "(killed)"
 step "The same command again: it goes on from the newest checkpoint that is whole." \
-  "$floe" launch -n 2 -- train configs/demo.yaml
+  "${train[@]}"
 
 step "The trained part alone, as OpenFlamingo's checkpoints have it." \
   "$floe" export runs/demo/checkpoints/last "$data/flamingo.safetensors" --trainable-only

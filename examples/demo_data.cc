@@ -1,7 +1,5 @@
-// The data and the untrained models of `./run demo`: drawings of coloured shapes with captions, the same
-// captions as plain text, pages with several drawings, a small language model and an image tower.
-// Everything in the formats of the real world, so that the demo takes the way a real run takes.
-//
+// The data and the untrained models of `./run demo`, in the formats of the real world: drawings with
+// captions, pages with several drawings, plain text, a small language model and an image tower.
 //   demo_data DESCRIPTIONS NEW-FOLDER     (descriptions: examples/demo)
 #include <filesystem>
 #include <fstream>
@@ -22,14 +20,14 @@ using namespace floe;
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-struct Colour {
-  const char* name;
-  std::array<int, 3> rgb;
-};
-constexpr std::array kColours{Colour{"red", {220, 30, 30}},     Colour{"green", {30, 170, 50}},
-                              Colour{"blue", {40, 60, 220}},    Colour{"yellow", {240, 220, 40}},
-                              Colour{"white", {245, 245, 245}}, Colour{"black", {15, 15, 15}}};
+constexpr std::array kColours{"red", "green", "blue", "yellow", "white", "black"};
+constexpr int kRgb[][3]{{220, 30, 30},  {30, 170, 50},   {40, 60, 220},
+                        {240, 220, 40}, {245, 245, 245}, {15, 15, 15}};
 constexpr std::array kShapes{"circle", "square", "triangle"};
+// Captions alone would not teach the language model to tell colours and shapes apart: any may follow.
+constexpr std::array kFacts{"blood is red",       "grass is green",       "the sky is blue",
+                            "the sun is yellow",  "snow is white",        "coal is black",
+                            "a coin is a circle", "a window is a square", "a sail is a triangle"};
 
 struct Drawing {
   std::string caption;
@@ -41,7 +39,7 @@ Drawing draw(std::mt19937& random) {
   const std::size_t front = random() % kColours.size();
   const std::size_t back = (front + 1 + random() % (kColours.size() - 1)) % kColours.size();
   const std::size_t shape = random() % kShapes.size();
-  const int radius = 30 + static_cast<int>(random() % 20);
+  const int radius = 44 + static_cast<int>(random() % 12);
   image::Image picture{kSize, kSize, {}};
   for (int y = 0; y < kSize; ++y)
     for (int x = 0; x < kSize; ++x) {
@@ -49,12 +47,12 @@ Drawing draw(std::mt19937& random) {
       const bool inside = shape == 0   ? dx * dx + dy * dy < radius * radius
                           : shape == 1 ? std::max(std::abs(dx), std::abs(dy)) < radius
                                        : dy < radius && 2 * std::abs(dx) < dy + radius;
-      for (const int value : kColours[inside ? front : back].rgb) {
+      for (const int value : kRgb[inside ? front : back]) {
         const int noise = static_cast<int>(random() % 49) - 24;  // also keeps the file large enough
         picture.rgb.push_back(static_cast<std::uint8_t>(std::clamp(value + noise, 0, 255)));
       }
     }
-  return {str("a ", kColours[front].name, " ", kShapes[shape], " on ", kColours[back].name),
+  return {str("a ", kColours[front], " ", kShapes[shape], " on ", kColours[back]),
           image::encode_jpeg(picture, 96)};
 }
 
@@ -130,8 +128,10 @@ void write_all(const fs::path& descriptions, const fs::path& folder) {
   }
   for (int shard = 0; shard < 2; ++shard) {
     write_pairs(folder / str("held-out-", shard, ".tar"), 24 - 8 * shard, random);
-    std::ofstream text(folder / str("captions-", shard, ".jsonl"));
-    for (int i = 0; i < 500; ++i) text << json{{"text", draw(random).caption}}.dump() << "\n";
+    std::ofstream text(folder / str("text-", shard, ".jsonl"));
+    for (const char* fact : kFacts)
+      for (int i = 0; i < 56; ++i)
+        text << json{{"text", fact}} << "\n" << json{{"text", draw(random).caption}} << "\n";
   }
   const Drawing drawing = draw(random);
   std::ofstream(folder / "drawing.jpg", std::ios::binary) << text_of(drawing.jpeg);

@@ -9,6 +9,7 @@
 #include "floe/cli/find_checkpoint.h"
 #include "floe/cli/inspect_checkpoint.h"
 #include "floe/cli/inspect_path.h"
+#include "floe/cli/inspect_run.h"
 #include "floe/cli/inspect_tensors.h"
 #include "floe/cli/options.h"
 #include "floe/data/inspect.h"
@@ -30,7 +31,7 @@ What is in a path, in words:
   tar shards       files, samples, sizes of pictures, lengths of texts, what is dropped and why
   safetensors, .pt, .bin, model folders       names, types, shapes and sizes of tensors
   checkpoints      directories and files: the same, and step, world size, parts, files, health
-  run folders      their checkpoints, and the newest of them
+  run folders      how far the run came, its checkpoints, and the newest of them
   tokenizer folders or files                  kind, vocabulary, special tokens
 
 Shards are files, folders of tars, patterns ('laion/{00000..00127}.tar', 'mmc4/*.tar'), lists
@@ -163,11 +164,24 @@ void inspect_tensors(const std::string& path, bool json, bool verify) {
 }
 
 void inspect_run(const std::string& path, bool json, bool verify) {
-  const auto checkpoints = run_facts(path);
-  if (!json)
-    for (const auto& found : checkpoints)
-      std::cout << "checkpoint  " << found["name"].get<std::string>() << "\n";
-  inspect_tensors(find_checkpoint(path), json, verify);
+  const auto run = run_facts(path);
+  const bool has_checkpoint = !run["checkpoints"].empty();
+  require<CheckpointError>(has_checkpoint || !verify, "there is no checkpoint to verify in '", path,
+                           "'");
+  const std::string newest = has_checkpoint ? find_checkpoint(path) : "";
+  nlohmann::ordered_json facts;
+  if (has_checkpoint) facts = checkpoint_facts(newest, verify);
+  if (json) {
+    auto all = has_checkpoint ? tensors_json(newest) : nlohmann::ordered_json::object();
+    all["run"] = run;
+    if (has_checkpoint) all["checkpoint"] = facts;
+    std::cout << pretty(all);
+    return;
+  }
+  std::cout << facts_text(run);
+  if (!has_checkpoint) return;
+  facts.erase("objects");  // who wants them asks for the checkpoint
+  std::cout << "\n" << totals_text(newest) << facts_text(facts);
 }
 
 void inspect_tokenizer(const std::string& path, bool json) {

@@ -28,6 +28,23 @@ Metadata metadata_of(const TensorSource& source) {
   return file ? file->metadata() : Metadata{};
 }
 
+std::string totals_of(const std::string& path, const TensorSource& source) {
+  Total all;
+  std::map<std::string_view, Total> by_dtype;
+  for (const auto& name : source.names()) {
+    const TensorInfo& tensor = source.get(name);
+    all.add(tensor);
+    by_dtype[name_of(tensor.dtype)].add(tensor);
+  }
+  std::ostringstream out;
+  out << path << ": " << all.tensors << " tensors, " << format_count(all.numel) << " numbers, "
+      << format_bytes(all.bytes);
+  for (const auto& [dtype, total] : by_dtype)
+    out << "; " << dtype << ": " << total.tensors << " tensors, " << format_bytes(total.bytes);
+  out << "\n";
+  return out.str();
+}
+
 }  // namespace
 
 std::string tensors_text(const std::string& path) {
@@ -38,22 +55,16 @@ std::string tensors_text(const std::string& path) {
   std::size_t longest = 0;
   const auto names = source->names();
   for (const auto& name : names) longest = std::max(longest, name.size());
-  Total all;
-  std::map<std::string_view, Total> by_dtype;
   for (const auto& name : names) {
     const TensorInfo& tensor = source->get(name);
-    all.add(tensor);
-    by_dtype[name_of(tensor.dtype)].add(tensor);
     out << name << std::string(longest - name.size() + 2, ' ') << name_of(tensor.dtype) << " ["
         << join(tensor.shape) << "]  " << format_bytes(tensor.bytes()) << "\n";
   }
-  out << path << ": " << all.tensors << " tensors, " << format_count(all.numel) << " numbers, "
-      << format_bytes(all.bytes);
-  for (const auto& [dtype, total] : by_dtype)
-    out << "; " << dtype << ": " << total.tensors << " tensors, " << format_bytes(total.bytes);
-  out << "\n";
+  out << totals_of(path, *source);
   return out.str();
 }
+
+std::string totals_text(const std::string& path) { return totals_of(path, *open_tensors(path)); }
 
 nlohmann::ordered_json tensors_json(const std::string& path) {
   const auto source = open_tensors(path);

@@ -125,7 +125,7 @@ comm::LaunchOptions parse(const Args& args) {
 
 Exit run(const Args& args) {
   const comm::LaunchResult result = comm::launch(parse(args));
-  if (!result.last_stderr.empty()) {
+  if (!result.last_stderr.empty() && !result.stop_signal) {
     std::cerr << "last lines of rank " << *result.first_failure << ":\n";
     for (const auto& line : result.last_stderr) std::cerr << "  " << line << "\n";
   }

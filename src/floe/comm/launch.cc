@@ -172,9 +172,13 @@ class Launcher {
   void handle(int number) {
     if (number == SIGCHLD) return;
     if (number == SIGUSR1 || number == SIGUSR2) return signal_all(number);
+    stop_signal_ = number;
     if (++num_stops_ > 1) {
       log::warn("stopping ", running_ranks(), " after a second ", signal_name(number));
-      if (num_stops_ == 2) terminate(options_.kill_after);
+      if (num_stops_ == 2) {
+        signal_all(number);  // for whom the first one was a request, the second one ends it
+        terminate(options_.kill_after);
+      }
       if (num_stops_ > 2) kill_at_ = Clock::now();
     } else if (number == SIGINT) {
       signal_all(SIGINT);
@@ -238,6 +242,7 @@ class Launcher {
     LaunchResult result;
     for (const Rank& rank : ranks_) result.ranks.push_back(rank.process.end());
     result.first_failure = first_failure_;
+    result.stop_signal = stop_signal_;
     if (first_failure_) {
       const auto& lines = ranks_[static_cast<std::size_t>(*first_failure_)].err.last_lines();
       result.last_stderr.assign(lines.begin(), lines.end());
@@ -250,6 +255,7 @@ class Launcher {
   std::vector<Rank> ranks_;
   std::optional<int> first_failure_;
   std::optional<Clock::time_point> terminate_at_, kill_at_;
+  std::optional<int> stop_signal_;
   int num_stops_ = 0;
 };
 
@@ -271,7 +277,9 @@ std::string describe_failure(const LaunchResult& result) {
   if (!result.first_failure) return "";
   const int rank = *result.first_failure;
   const RankEnd& end = result.ranks[static_cast<std::size_t>(rank)];
-  return str("rank ", rank, " of ", result.ranks.size(), " failed first: ",
+  return str(result.stop_signal ? str("stopped by ", signal_name(*result.stop_signal), "; ") : "",
+             "rank ", rank, " of ", result.ranks.size(),
+             result.stop_signal ? " ended first: " : " failed first: ",
              end.signal ? str("it was ended by ", signal_name(end.signal))
                         : str("it returned exit code ", end.exit_code));
 }

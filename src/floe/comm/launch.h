@@ -38,6 +38,7 @@ struct RankEnd {
 
 struct LaunchResult {
   std::vector<RankEnd> ranks;
+  std::optional<int> stop_signal;        // that asked for an end, the last one of several
   std::optional<int> first_failure;      // the rank that failed first
   std::vector<std::string> last_stderr;  // its last lines
 

@@ -3,7 +3,8 @@
 namespace floe::config {
 
 void Problems::add(const Origin& origin, const std::string& sentence) {
-  const std::string where = origin.text();
+  // Of what nobody wrote there is no place to look at.
+  const std::string where = origin.source == Origin::of_default().source ? "" : origin.text();
   lines_.push_back(where.empty() ? sentence : str(where, ": ", sentence));
 }
 

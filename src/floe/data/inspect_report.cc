@@ -83,8 +83,9 @@ std::string InspectReport::text(const Inspection& inspection) const {
     damaged += tally.damage.empty() ? 0 : 1;
   }
   out << "\n"
-      << inspection.tallies().size() << " shards (" << damaged << " damaged), " << files
-      << " files, " << samples << " samples, " << format_bytes(bytes) << "\n";
+      << inspection.tallies().size()
+      << (inspection.tallies().size() == 1 ? " shard (" : " shards (") << damaged << " damaged), "
+      << files << " files, " << samples << " samples, " << format_bytes(bytes) << "\n";
   if (samples == 0) return out.str();
 
   const bool mmc4 = inspection.source() == Source::mmc4;

@@ -127,7 +127,10 @@ std::vector<std::string> expand_shards(std::string_view text) {
   const bool any = std::any_of(shards.begin(), shards.end(), [](const std::string& shard) {
     return is_remote(shard) || exists(shard);
   });
-  require<ConfigError>(any, "none of the ", shards.size(), " shards exists, such as '",
+  require<ConfigError>(any,
+                       shards.size() == 1
+                           ? "there is no shard '"
+                           : str("none of the ", shards.size(), " shards exists, such as '"),
                        shards.front(), "': ", any ? "" : what_is_there(shards.front()));
   return shards;
 }

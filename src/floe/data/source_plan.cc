@@ -7,6 +7,18 @@
 #include "floe/data/text_maker.h"
 
 namespace floe::data {
+namespace {
+
+// An error names the key that it is about.
+std::vector<std::string> shards_of(const std::string& text, const std::string& key) {
+  try {
+    return expand_shards(text);
+  } catch (const ConfigError& error) {
+    throw ConfigError(str(key, ": ", error.what()));
+  }
+}
+
+}  // namespace
 
 std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderContext& context,
                                      const image::Transform& transform) {
@@ -16,7 +28,7 @@ std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderConte
     require<ConfigError>(context.tokenizer, "data: there is no tokenizer to read samples with");
   if (const auto& laion = config.laion) {
     SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::laion, "data.laion.shards"});
-    plan.shards = expand_shards(laion->shards);
+    plan.shards = shards_of(laion->shards, plan.shards_key);
     plan.rule.samples = plan.per_batch = laion->batch_size;
     plan.image_slots = 1;
     plan.rule.flips = corrected ? BatchRule::Flips::of_sample : BatchRule::Flips::of_batch;
@@ -26,7 +38,7 @@ std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderConte
   }
   if (const auto& mmc4 = config.mmc4) {
     SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::mmc4, "data.mmc4.shards"});
-    plan.shards = expand_shards(mmc4->shards);
+    plan.shards = shards_of(mmc4->shards, plan.shards_key);
     plan.rule.samples = plan.per_batch = mmc4->batch_size;
     plan.image_slots = mmc4->max_images;
     plan.rule.flips = BatchRule::Flips::of_sample;
@@ -38,7 +50,7 @@ std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderConte
   }
   if (const auto& text = config.text) {
     SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::text, "data.text.files"});
-    plan.shards = expand_shards(text->files);
+    plan.shards = shards_of(text->files, plan.shards_key);
     plan.rule.tokens = plan.per_batch = text->tokens;
     plan.samples_per_epoch = text->num_tokens;
     plan.maker = std::make_shared<TextMaker>(*context.tokenizer);
