@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     checkpoint::CheckpointerOptions saving;
     saving.run_folder = folder;
     saving.engine = engine.get();
-    saving.optimizer = &optimizer;
+    saving.optimizers = {{"", &optimizer}};
     nlohmann::json line;
     saving.config.async = false;
     {

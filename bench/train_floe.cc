@@ -14,6 +14,7 @@
 #include "floe/core/log.h"
 #include "floe/data/packing.h"
 #include "floe/train/parallelize.h"
+#include "floe/train/phases.h"
 #include "floe/train/precision.h"
 #include "floe/train/run_setup.h"
 #include "floe/train/step_sums.h"
@@ -36,7 +37,7 @@ std::vector<double> by_hand(const train::RunConfig& config, std::shared_ptr<comm
   const models::BuiltModel built = models::build_model(config.model, config.run.seed);
   const auto engine = train::parallelize(config, built, world);
   built.module->train();
-  const auto optimizer = train::make_optimizer(config.train.optimizer, *engine);
+  const train::Phases phases(config, *engine);
   data::Loader loader(config.data, train::loader_context(config, built, *world));
   models::InputOptions options;
   options.device = world->device();
@@ -52,7 +53,7 @@ std::vector<double> by_hand(const train::RunConfig& config, std::shared_ptr<comm
     const shard::Agreement all = engine->agree();
     if (config.train.clip.norm)
       optim::clip_by_norm(*engine, all.gradient_norm, *config.train.clip.norm);
-    optimizer->step(config.train.optimizer.lr);
+    phases.optimizer().step(config.train.optimizer.lr);
     engine->clear_gradients();
     times.push_back(microseconds_since(begin));
   }

@@ -5,6 +5,9 @@
 // Every step has the same global batch at every world size, so that losses can be compared. Rank 0
 // prints one JSON line per step, and one for what was resumed. The way out after a failure is a
 // trainer's: an emergency save, then exit code 1.
+//
+// With sets="a:PATTERN,PATTERN b:PATTERN" the sets train in turn, `phase` steps each, and do `rest`
+// meanwhile.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <signal.h>
@@ -12,8 +15,10 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stdexcept>
 
 #include "floe/checkpoint/checkpointer.h"
@@ -72,6 +77,39 @@ shard::Strategy strategy_from(const std::string& name) {
   throw ConfigError(str("'", name, "' is no strategy"));
 }
 
+shard::Rest rest_from(const std::string& name) {
+  for (const auto rest : {shard::Rest::keep, shard::Rest::offload, shard::Rest::drop})
+    if (name == shard::name_of(rest)) return rest;
+  throw ConfigError(str("'", name, "' is no way to rest"));
+}
+
+std::vector<shard::ParameterSet> sets_from(const std::string& text, shard::Rest rest) {
+  std::vector<shard::ParameterSet> sets;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const auto colon = word.find(':');
+    shard::ParameterSet& set = sets.emplace_back();
+    set.name = word.substr(0, colon);
+    set.rest = rest;
+    std::istringstream patterns(word.substr(colon + 1));
+    for (std::string pattern; std::getline(patterns, pattern, ',');)
+      set.patterns.push_back(pattern);
+  }
+  return sets;
+}
+
+// The last one to be told that a set rests, when the others' state has left already.
+class MiddleOfSwitch final : public shard::SliceOwner {
+ public:
+  explicit MiddleOfSwitch(std::function<void()> reached) : reached_(std::move(reached)) {}
+  void rest(std::size_t, std::size_t) override { reached_(); }
+  void wake(std::size_t) override {}
+  void relaid(const shard::Relayout&) override {}
+
+ private:
+  std::function<void()> reached_;
+};
+
 // Where a rank is to fail: "forward:3:1" is in the forward of the update number 3 of rank 1.
 struct Failure {
   std::string place;
@@ -111,6 +149,8 @@ class Run {
     sharding.strategy = strategy_from(arguments.text("strategy", "full_shard"));
     sharding.hybrid_shard_size = static_cast<int>(arguments.number("hybrid", 2));
     sharding.seed = static_cast<std::uint64_t>(arguments.number("seed", 7));
+    sharding.sets =
+        sets_from(arguments.text("sets", ""), rest_from(arguments.text("rest", "keep")));
     if (arguments.has("trainable")) sharding.trainable = {{arguments.text("trainable", "")}};
     if (arguments.number("mixed", 0)) {
       sharding.mixed_precision.param = at::kBFloat16;
@@ -119,12 +159,8 @@ class Run {
     engine = shard::fully_shard(
         model, {.units = {arguments.text("units", "DecoderLayer")}, .lone_unit_numel = 1000},
         sharding);
-    if (arguments.text("optimizer", "adamw") == "sgd")
-      optimizer =
-          std::make_unique<optim::Sgd>(*engine, optim::SgdOptions{0.9, {0.05, {"*weight"}}});
-    else
-      optimizer = std::make_unique<optim::AdamW>(
-          *engine, optim::AdamWOptions{0.9, 0.99, 1e-8, {0.1, {"*weight"}}});
+    for (std::size_t set = 0; set < engine->sets().size(); ++set)
+      optimizers.push_back(make_optimizer(set));
     if (arguments.has("ema")) ema = std::make_unique<optim::Ema>(*engine, arguments.real("ema", 0));
     checkpoint::CheckpointerOptions saving;
     saving.config.state_dict_type = named<checkpoint::Layout>(arguments.text("layout", "sharded"));
@@ -138,11 +174,14 @@ class Run {
                                  checkpoint::Better::lower};
     saving.run_folder = arguments.text("run", ".");
     saving.engine = engine.get();
-    saving.optimizer = optimizer.get();
+    for (std::size_t set = 0; set < optimizers.size(); ++set)
+      saving.optimizers.push_back({engine->sets()[set].name, optimizers[set].get()});
     saving.ema = ema.get();
     if (arguments.has("base")) saving.bases = {{"base", arguments.text("base", "")}};
     checkpoints = std::make_unique<checkpoint::Checkpointer>(saving);
+    engine->add_owner(&middle_of_switch_);
   }
+  ~Run() { engine->remove_owner(&middle_of_switch_); }
 
   void train() {
     if (const auto restored = checkpoints->resume(arguments_.text("resume", "auto"))) {
@@ -151,6 +190,8 @@ class Run {
              {"path", restored->path},
              {"emergency", restored->emergency},
              {"optimizer", restored->has_optimizer},
+             {"anew", restored->anew},
+             {"set", engine->sets()[engine->active_set()].name},
              {"shared", restored->shared},
              {"ranks", restored->ranks},
              {"passed_over", restored->passed_over}});
@@ -160,6 +201,8 @@ class Run {
     const std::int64_t every = arguments_.number("save_every", 0);
     while (step < steps) {
       begin_of_step = rank_state();
+      fail_if("boundary");
+      switch_set();
       train_step();
       if (every > 0 && step % every == 0) {
         const bool good = checkpoints->save(step, shared_state(), rank_state(), {{"loss", loss_}});
@@ -172,17 +215,19 @@ class Run {
   }
 
   json shared_state() const {
-    return {{"epoch", step / 4},
-            {"step", step},
-            {"config", {{"lr", 3e-3}, {"name", "tool"}}},
-            {"schedule", {{"last_epoch", step}, {"base_lrs", {3e-3, 3e-3}}}}};
+    json shared{{"epoch", step / 4},
+                {"step", step},
+                {"config", {{"lr", 3e-3}, {"name", "tool"}}},
+                {"schedule", {{"last_epoch", step}, {"base_lrs", {3e-3, 3e-3}}}}};
+    if (arguments_.number("config", 1) == 0) shared.erase("config");
+    return shared;
   }
   json rank_state() const { return {{"rank", world->rank()}, {"next_batch", step}}; }
 
   std::shared_ptr<comm::World> world;
   std::shared_ptr<models::Transformer> model;
   std::shared_ptr<shard::Engine> engine;
-  std::unique_ptr<optim::Optimizer> optimizer;
+  std::vector<std::unique_ptr<optim::Optimizer>> optimizers;  // of each set
   std::unique_ptr<optim::Ema> ema;
   std::unique_ptr<checkpoint::Checkpointer> checkpoints;
   std::int64_t step = 0;
@@ -193,9 +238,25 @@ class Run {
     if (world->rank() == 0) std::cout << line.dump() << std::endl;
   }
 
+  std::unique_ptr<optim::Optimizer> make_optimizer(std::size_t set) const {
+    if (arguments_.text("optimizer", "adamw") == "sgd")
+      return std::make_unique<optim::Sgd>(*engine, optim::SgdOptions{0.9, {0.05, {"*weight"}}},
+                                          set);
+    return std::make_unique<optim::AdamW>(
+        *engine, optim::AdamWOptions{0.9, 0.99, 1e-8, {0.1, {"*weight"}}}, set);
+  }
+
+  void switch_set() {
+    const auto turn = static_cast<std::size_t>(step / arguments_.number("phase", 1));
+    const auto updating = checkpoints->updating();
+    engine->activate(turn % engine->sets().size());
+  }
+
   void fail_if(const char* place) const {
     if (failure_.step != step + 1 || failure_.rank != world->rank()) return;
     if (failure_.place == "die" && std::string(place) == "forward") ::kill(::getpid(), SIGKILL);
+    if (failure_.place == "die in switch" && std::string(place) == "switch")
+      ::kill(::getpid(), SIGKILL);
     if (failure_.place == place) throw std::runtime_error(str("told to fail in ", place));
   }
 
@@ -218,7 +279,7 @@ class Run {
     fail_if("before update");
     {
       const auto updating = checkpoints->updating();
-      optimizer->step(3e-3);
+      optimizers[engine->active_set()]->step(3e-3);
       fail_if("update");
       if (ema) ema->update();
     }
@@ -251,17 +312,21 @@ class Run {
         at += piece.numel;
       }
     };
-    for (const auto& group : engine->groups()) add(*group, "model", group->shard());
+    for (const auto& group : engine->groups()) add(*group, "model", group->values());
     const auto groups = engine->trainable_groups();
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      for (const auto& slice : optimizer->state_slices(g))
-        add(*groups[g], slice.name, slice.values);
       if (ema) add(*groups[g], "ema", ema->slice(g));
-      if (const at::Tensor updates = optimizer->updates(g); updates.defined())
-        for (const shard::Piece& piece : groups[g]->pieces())
-          index.push_back({{"kind", "step"},
-                           {"name", groups[g]->parameter(piece.index).name},
-                           {"value", updates.item<double>()}});
+      for (const auto& optimizer : optimizers) {
+        const std::string& set = engine->sets()[optimizer->set()].name;
+        const std::string above = set.empty() ? "" : set + "/";
+        for (const auto& slice : optimizer->state_slices(g))
+          add(*groups[g], above + slice.name, slice.values);
+        if (const at::Tensor updates = optimizer->updates(g); updates.defined())
+          for (const shard::Piece& piece : groups[g]->pieces())
+            index.push_back({{"kind", above + "step"},
+                             {"name", groups[g]->parameter(piece.index).name},
+                             {"value", updates.item<double>()}});
+      }
     }
     std::ofstream(str(prefix, ".", world->rank(), ".json")) << index.dump();
   }
@@ -269,6 +334,7 @@ class Run {
   const Arguments& arguments_;
   models::TransformerSize size_;
   Failure failure_;
+  MiddleOfSwitch middle_of_switch_{[this] { fail_if("switch"); }};
   double loss_ = 0;
 };
 

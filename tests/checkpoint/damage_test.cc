@@ -45,7 +45,7 @@ class Damage : public testing::TestWithParam<Layout> {
     given.config.async = false;
     given.run_folder = folder_.string();
     given.engine = engine_.get();
-    given.optimizer = optimizer_.get();
+    given.optimizers = {{"", optimizer_.get()}};
     checkpoints_ = std::make_unique<Checkpointer>(given);
     checkpoints_->resume("never");
     checkpoints_->save(3, {{"epoch", 1}}, {{"position", 17}});

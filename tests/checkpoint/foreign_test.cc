@@ -60,7 +60,7 @@ struct Case {
     given.config.async = false;
     given.run_folder = folder.string();
     given.engine = engine.get();
-    given.optimizer = optimizer.get();
+    given.optimizers = {{"", optimizer.get()}};
     given.foreign.trained = {
         {"table", {2, 6}, {{"norm.weight", 0, 6}, {"norm.bias", 0, 6}}, {"tied.table"}},
         {"head.weight", {11, 6}, {{"head.weight", 0, 66}}, {}}};

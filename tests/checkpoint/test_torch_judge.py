@@ -17,16 +17,12 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 SIDE = pathlib.Path(__file__).parent / "torch_side.py"
 
 
-def torch_ranks(world, *arguments):
-    port = runs.free_port()
-    processes = []
-    for rank in range(world):
-        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world),
-                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-        processes.append(subprocess.Popen([sys.executable, str(SIDE), *map(str, arguments)], env=env,
-                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
-    assert all(process.returncode == 0 for process in processes), "\n".join(outputs)
+def torch_side(*jobs):
+    """Several at once: starting Python's torch takes longer than any of them."""
+    done = subprocess.run([sys.executable, SIDE, json.dumps(jobs, default=str)], timeout=240, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES=""))
+    assert done.returncode == 0, done.stdout
 
 
 def about_of(dump, tied, path):
@@ -73,11 +69,19 @@ def test_plain_dict(saved):
         assert np.array_equal(found.numpy(), value), (kind, name)
 
 
+@pytest.fixture(scope="module")
+def loaded(saved, tmp_path_factory):
+    """What FSDP2 has after loading it, by the number of ranks."""
+    directory, _, about = saved
+    outs = {world: tmp_path_factory.mktemp("loaded") / "out.npz" for world in (2, 3)}
+    torch_side(*([world, "load", "fsdp2 by layer", directory, out, about] for world, out in outs.items()))
+    return {world: np.load(out) for world, out in outs.items()}
+
+
 @pytest.mark.parametrize("world", [2, 3])
-def test_fsdp2(saved, world, tmp_path):
-    directory, dump, about = saved
-    torch_ranks(world, "load", "fsdp2 by layer", directory, tmp_path / "out.npz", about)
-    found = np.load(tmp_path / "out.npz")
+def test_fsdp2(saved, loaded, world):
+    _, dump, _ = saved
+    found = loaded[world]
     expected = {name: value for name, value in names_of(dump) if not name.startswith("ema.")}
     assert expected.keys() <= set(found.files)
     for name, value in expected.items():
@@ -149,14 +153,27 @@ def test_a_full_file(tmp_path):
         assert np.array_equal(found[name if kind in ("model", "ema") else kind].numpy(), value), (kind, name)
 
 
-@pytest.mark.parametrize("kind, world, tied", [("fsdp2", 2, 0), ("fsdp2", 3, 1), ("fsdp1", 2, 0), ("ddp", 2, 1),
-                                               ("ddp_raw", 2, 0), ("file", 1, 1), ("file_raw", 1, 0)])
-def test_floe_loads_what_torch_saved(kind, world, tied, tmp_path):
-    runs.run(1, run=tmp_path / "shapes", steps=1, tied=tied, dump=tmp_path / "shapes_dump")
-    about = about_of(runs.read_dump(tmp_path / "shapes_dump", 1), tied, tmp_path / "about.json")
-    target = tmp_path / ("theirs.pt" if kind.startswith("file") else "theirs")
-    torch_ranks(world, "save", kind, target, tmp_path / "out.npz", about)
-    theirs = np.load(tmp_path / "out.npz")
+THEIRS = [("fsdp2", 2, 0), ("fsdp2", 3, 1), ("fsdp1", 2, 0), ("ddp", 2, 1), ("ddp_raw", 2, 0), ("file", 1, 1),
+          ("file_raw", 1, 0)]
+
+
+@pytest.fixture(scope="module")
+def saved_by_torch(tmp_path_factory):
+    """{case: (what torch saved, the same as arrays)}"""
+    folder = tmp_path_factory.mktemp("theirs")
+    abouts = {}
+    for tied in (0, 1):
+        runs.run(1, run=folder / f"shapes{tied}", steps=1, tied=tied, dump=folder / f"dump{tied}")
+        abouts[tied] = about_of(runs.read_dump(folder / f"dump{tied}", 1), tied, folder / f"about{tied}.json")
+    places = {case: (folder / (f"{i}.pt" if case[0].startswith("file") else f"{i}"), folder / f"{i}.npz")
+              for i, case in enumerate(THEIRS)}
+    torch_side(*([world, "save", kind, *places[kind, world, tied], abouts[tied]] for kind, world, tied in THEIRS))
+    return {case: (target, np.load(out)) for case, (target, out) in places.items()}
+
+
+@pytest.mark.parametrize("kind, world, tied", THEIRS)
+def test_floe_loads_what_torch_saved(kind, world, tied, saved_by_torch, tmp_path):
+    target, theirs = saved_by_torch[kind, world, tied]
     for floe_world, strategy in [(1, "no_shard"), (3, "full_shard")]:
         ranks = runs.run(floe_world, run=tmp_path / f"run{floe_world}", steps=0, resume=target, tied=tied,
                          strategy=strategy, hybrid=1, dump_loaded=tmp_path / "loaded")

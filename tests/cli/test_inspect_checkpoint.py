@@ -56,8 +56,27 @@ def test_file(inspect):
 def test_run_folder(inspect, floe, tmp_path):
     for step in (5, 12):
         save_dcp({"model": {"w": torch.full((2,), step)}}, tmp_path / f"run/checkpoints/step_{step}")
-    assert inspect(tmp_path / "run")["path"].endswith("step_12")
-    assert "step_5" in floe("inspect", tmp_path / "run").stdout
+    found = inspect(tmp_path / "run")
+    assert found["path"].endswith("step_12") and found["run"]["checkpoints"] == ["step_12", "step_5"]
+    assert "step" not in found["run"]  # there are only checkpoints
+
+    (tmp_path / "run/config.yaml").write_text("train: {steps: 20}\n")
+    lines = [{"step": step, "loss_text": 4 / step} for step in range(1, 13)]
+    (tmp_path / "run/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = inspect(tmp_path / "run")["run"]
+    assert (run["step"], run["planned_steps"], run["metrics"]) == (12, 20, {"loss_text": 4 / 12})
+    text = floe("inspect", tmp_path / "run").stdout
+    for part in ("planned steps     20", "step_5", "step_12: 1 tensors", "health            complete"):
+        assert part in text, text
+    assert "model.w " not in text  # tensors are listed of a checkpoint that is asked for
+
+
+def test_a_run_without_a_checkpoint(inspect, floe, tmp_path):
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/metrics.jsonl").write_text('{"step": 3, "loss_text": 2.5}\n')
+    assert inspect(tmp_path / "run")["run"]["step"] == 3
+    done = floe("inspect", tmp_path / "run", "--verify")
+    assert done.returncode == 1 and "no checkpoint to verify" in done.stderr
 
 
 def test_damage_is_found(floe, tmp_path):

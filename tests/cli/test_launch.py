@@ -117,6 +117,18 @@ def test_ctrl_c_ends_ranks_without_a_handler(start):
     process = start("launch", "-n", "2", "--exec", "sh", "-c", "echo ready; exec sleep 60")
     read_lines(process.stdout, 2)
     process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "floe: stopped by SIGINT; rank " in err and "failed" not in err
+
+
+def test_ctrl_c_twice_reaches_ranks_that_took_the_first_as_a_request(start):
+    """As `floe train` does: it ends at once, and not only when the launcher kills it."""
+    process = start("launch", "-n", "2", *shell(f"trap 'trap - INT; echo soon' INT; trap '' TERM; echo ready; {HANG}"))
+    read_lines(process.stdout, 2)
+    process.send_signal(signal.SIGINT)
+    assert sorted(read_lines(process.stdout, 2)) == ["[0] soon", "[1] soon"]
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGINT
 

@@ -41,7 +41,7 @@ def test_every_config_that_comes_with_floe_can_be_planned(plan):
         assert "are frozen" in text
 
 
-def test_a_training_configuration_is_planned_from_its_files(plan, tmp_path):
+def test_a_training_configuration_is_planned_from_its_files(plan, floe, tmp_path):
     golden = Path(os.environ["FLOE_SOURCE_DIR"]) / "tests" / "goldens" / "models" / "neox_x2"
     model = (golden / "model.yaml").read_text().replace("\n", "\n  ")
     for name in ("lm", "vision", "weights"):
@@ -54,6 +54,15 @@ def test_a_training_configuration_is_planned_from_its_files(plan, tmp_path):
         assert part in text, text
     held = json.loads(plan(str(path), "world=4", "--json"))["holds"]
     without = json.loads(plan(str(path), "world=4", "~train.ema.decay", "--json"))["holds"]
+    assert held["optimizer_state_bytes"] * 2 == without["optimizer_state_bytes"] * 3
+    done = floe("plan", str(path), "world=4", "dist={init: 'tcp://host:29500', rank: 0, world_size: 6}")
+    assert done.returncode == 2
+    assert "world is 4, but dist.world_size is 6; remove one of them" in done.stderr
+
+
+def test_an_average_is_held_whatever_the_model_is(plan):
+    held = json.loads(plan(DEMO, "world=4", "train.ema.decay=0.9", "--json"))["holds"]
+    without = json.loads(plan(DEMO, "world=4", "--json"))["holds"]
     assert held["optimizer_state_bytes"] * 2 == without["optimizer_state_bytes"] * 3
 
 
@@ -154,3 +163,27 @@ def test_a_missing_file_and_no_file_at_all(floe):
     done = floe("plan")
     assert done.returncode == 2
     assert "model.lm is missing" in done.stderr
+
+
+def test_phases_have_a_line_each(plan, tmp_path):
+    golden = Path(os.environ["FLOE_SOURCE_DIR"]) / "tests" / "goldens" / "models" / "neox_x2"
+    model = (golden / "model.yaml").read_text().replace("\n", "\n  ")
+    for name in ("lm", "vision", "weights"):
+        model = model.replace(f"{name}: ", f"{name}: {golden}/", 1)
+    phases = "[{name: resampler, train: ['perceiver.*'], steps: 2, optimizer_state: offload}, " \
+             "{name: gates, train: ['*gated_cross_attn*'], steps: 2, optimizer_state: drop}]"
+    path = tmp_path / "run.yaml"
+    path.write_text(f"model:\n  {model}\ntrain: {{steps: 4}}\nphases: {phases}\ndata: {{batches: x}}\n")
+    text = plan(str(path), "world=4")
+    for part in ("Each rank holds, in phase", "In host memory, in phase", "A switch of phases moves nothing between ranks."):
+        assert part in text, text
+    planned = json.loads(plan(str(path), "world=4", "--json"))
+    resampler, gates = planned["phases"]
+    assert (resampler["name"], resampler["optimizer_state"]) == ("resampler", "offload")
+    assert resampler["trainable_numel"] + gates["trainable_numel"] == planned["model"]["trainable_numel"]
+    # The moments of the resampler, and its masters: three values of four bytes where two moments take eight.
+    assert 2 * gates["holds"]["host_store_bytes"] == 3 * resampler["holds"]["optimizer_state_bytes"]
+    assert resampler["holds"]["host_store_bytes"] == 0
+    assert resampler["holds"]["resting_state_bytes"] == gates["holds"]["resting_state_bytes"] == 0
+    assert planned["holds"]["peak_bytes"] == max(phase["holds"]["peak_bytes"] for phase in planned["phases"])
+    assert planned["peak_phase"] in ("resampler", "gates")

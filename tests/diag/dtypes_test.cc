@@ -27,6 +27,25 @@ std::string shard_error(F&& f) {
   return "no error";
 }
 
+// The masters of the set that rests are in host memory; what is left of it is stored as it is used.
+TEST_RANKS(Dtypes, MastersThatAreAwayAreNoError, 2) {
+  shard::ShardOptions options = configured();
+  options.trainable.reset();
+  options.sets = {{"upper", {"layers.1.*"}, shard::Rest::offload},
+                  {"lower", {"layers.0.*"}, shard::Rest::drop}};
+  test::ShardedModel sharded(kSize, options);
+  const optim::AdamW lower(*sharded.engine, {}, 1);
+  sharded.step(2, 8);
+  for (const std::size_t set : {1, 0}) {
+    sharded.engine->activate(set);
+    check_dtypes(*sharded.engine, *sharded.optimizer, options);
+    check_dtypes(*sharded.engine, lower, options);
+  }
+  EXPECT_EQ(dtype_line(*sharded.engine, *sharded.optimizer),
+            "in memory: trainable slices fp32, resting slices bf16, frozen slices bf16, parameters "
+            "in use bf16, optimizer state fp32");
+}
+
 TEST_RANKS(Dtypes, AreThoseThatWereConfigured, 2) {
   test::ShardedModel sharded(kSize, configured());
   CollectiveTypes types(configured());

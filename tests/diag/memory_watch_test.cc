@@ -16,7 +16,7 @@ struct Watched {
   explicit Watched(const Size& size, shard::ShardOptions options = {},
                    const shard::Policy& policy = {.units = {"DecoderLayer"}})
       : sharded((device_memory(at::kCPU), size), std::move(options), policy),
-        watch(*sharded.engine, *sharded.optimizer) {
+        watch(*sharded.engine, {sharded.optimizer.get()}) {
     sharded.engine->add_observer(&watch);
   }
   ~Watched() { sharded.engine->remove_observer(&watch); }

@@ -36,6 +36,28 @@ bool any_has(const std::vector<std::string>& lines, const std::string& part) {
                      [&](const std::string& line) { return line.find(part) != std::string::npos; });
 }
 
+TEST(TreeLines, NamePhases) {
+  StrategyConfig strategy;
+  strategy.units = {"DecoderLayer"};
+  models::Transformer model(kSize);
+  shard::ShardOptions options = plan::shard_options_of(strategy);
+  options.sets = {{"first", {"layers.0.*"}, shard::Rest::offload},
+                  {"others", {"layers.*"}, shard::Rest::drop},
+                  {"nobody", {}}};
+  const auto plan = shard::make_plan(model, plan::policy_of(strategy, model), options, 2);
+  const auto lines = tree_lines(plan, 2), notes = plan_notes(plan);
+  EXPECT_TRUE(any_has(lines,
+                      "phase 'first' trains 50.0 k parameters in 1 unit; while it rests its "
+                      "state goes to host memory"))
+      << join(lines, "\n");
+  EXPECT_TRUE(any_has(lines,
+                      "phase 'others' trains 150 k parameters in 3 units; while it rests its "
+                      "state is dropped"));
+  EXPECT_TRUE(any_has(notes, "nothing trains in phase 'nobody': look at phases"));
+  EXPECT_FALSE(any_has(notes, "every parameter is frozen"));
+  EXPECT_FALSE(any_has(tree_lines(Planned(strategy).plan, 2), "phase"));
+}
+
 TEST(StrategyLines, SayEachValueAndWhereItComesFrom) {
   StrategyConfig strategy;
   strategy.sharding = StrategyConfig::Sharding::hybrid;
@@ -57,15 +79,30 @@ TEST(StrategyLines, SayEachValueAndWhereItComesFrom) {
       any_has(lines, "a copy is sliced over 4 ranks (strategy.hybrid_shard_size, default)"));
   EXPECT_TRUE(any_has(lines, "units are DecoderLayer, GatedCrossAttention, "));
   EXPECT_TRUE(any_has(lines, "activation checkpointing is off: all activations are kept"));
-  EXPECT_TRUE(any_has(lines, "parameters are gathered in bf16"));
+  EXPECT_TRUE(any_has(lines, "parameters are gathered and computed with in bf16"));
   EXPECT_TRUE(any_has(lines, "gradients are reduced in fp32"));
   EXPECT_TRUE(any_has(lines, "buffers are fp32"));
   EXPECT_TRUE(any_has(lines, "frozen parameters are resident: a whole copy on every rank"));
-  EXPECT_TRUE(any_has(lines, "frozen parameters are stored in bf16, as they are gathered"));
+  EXPECT_TRUE(any_has(lines, "what is frozen in bf16, as it is gathered (strategy.frozen.dtype"));
   EXPECT_TRUE(any_has(lines, "nothing is offloaded (strategy.cpu_offload, default)"));
   EXPECT_TRUE(any_has(lines, "1 unit is gathered ahead"));
   EXPECT_TRUE(any_has(lines, "forwards run under autocast in bf16"));
   EXPECT_TRUE(any_has(lines, "checkpoints are sharded (checkpoint.state_dict_type, default)"));
+  EXPECT_FALSE(any_has(lines, "the loss is scaled"));
+}
+
+TEST(StrategyLines, ThoseAboutPrecisionAreAmongThem) {
+  StrategyConfig strategy;
+  strategy.mixed_precision.param = DType::f16;
+  const PrecisionConfig precision;
+  const config::Value values(config::Map{});
+  const StrategySettings settings{strategy, precision, "sharded", values, 8, 1024};
+  const auto lines = strategy_lines(settings);
+  const auto of_precision = precision_lines(settings);
+  EXPECT_EQ(of_precision.back(),
+            "the loss is scaled, at first by 1024 (precision.loss_scale, default)");
+  EXPECT_NE(std::search(lines.begin(), lines.end(), of_precision.begin(), of_precision.end()),
+            lines.end());
 }
 
 TEST(StrategyLines, CountWhatEachEntryMatched) {

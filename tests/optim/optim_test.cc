@@ -147,19 +147,23 @@ TEST(AdamW, EqualsTheFormulaOnWholeParameters) {
       c.expect_slices_of(c.values, 2e-6, step);
       c.expect_slices_of(fused, 3e-7, step);
       c.each_piece(
-          [&](const shard::FlatGroup&, std::size_t g) { return optimizer.state(g).exp_avg; },
+          [&](const shard::FlatGroup&, std::size_t g) {
+            return optimizer.state_slices(g)[0].values;
+          },
           [&](const std::string& name, std::int64_t first, const at::Tensor& slice) {
             EXPECT_TRUE(at::allclose(slice.to(at::kDouble),
                                      averages[name].narrow(0, first, slice.numel()), 1e-5, 1e-6));
           });
       c.each_piece(
-          [&](const shard::FlatGroup&, std::size_t g) { return optimizer.state(g).exp_avg_sq; },
+          [&](const shard::FlatGroup&, std::size_t g) {
+            return optimizer.state_slices(g)[1].values;
+          },
           [&](const std::string& name, std::int64_t first, const at::Tensor& slice) {
             EXPECT_TRUE(at::allclose(slice.to(at::kDouble),
                                      squares[name].narrow(0, first, slice.numel()), 1e-5, 1e-6));
           });
     }
-    EXPECT_EQ(optimizer.state(0).steps.item<float>(), 8);
+    EXPECT_EQ(optimizer.updates(0).item<float>(), 8);
   }
 }
 
@@ -182,15 +186,15 @@ TEST(AdamW, AUnitThatWasSkippedRests) {
   c.engine->clear_gradients();
   const at::Tensor before = c.engine->trainable_groups()[1]->shard().clone();
   const at::Tensor first = c.engine->trainable_groups()[0]->shard().clone();
-  const at::Tensor average = optimizer.state(1).exp_avg.clone();
+  const at::Tensor average = optimizer.state_slices(1)[0].values.clone();
   c.backward(1, /*both=*/false);
   optimizer.step(0.1);
   c.engine->clear_gradients();
   EXPECT_TRUE(c.engine->trainable_groups()[1]->shard().equal(before));
-  EXPECT_TRUE(optimizer.state(1).exp_avg.equal(average));
-  EXPECT_EQ(optimizer.state(1).steps.item<float>(), 1);
+  EXPECT_TRUE(optimizer.state_slices(1)[0].values.equal(average));
+  EXPECT_EQ(optimizer.updates(1).item<float>(), 1);
   EXPECT_FALSE(c.engine->trainable_groups()[0]->shard().equal(first));
-  EXPECT_EQ(optimizer.state(0).steps.item<float>(), 2);
+  EXPECT_EQ(optimizer.updates(0).item<float>(), 2);
 }
 
 TEST(AdamW, MastersAreFp32UnderMixedPrecision) {

@@ -17,6 +17,14 @@ strategy: {sharding: full_shard, units: [DecoderLayer, GatedCrossAttention]}
 POINTS = ["batch_start", "after_forward", "after_backward", "before_optimizer_step", "batch_end"]
 
 
+PHASES = ["resampler", "second <phase>"]
+SWITCHES = [101, 201, 301]  # the first steps of another phase
+
+
+def phase_of(step):
+    return PHASES[(step - 1) // 100 % 2]
+
+
 def loss(step, start, noise):
     return start * math.exp(-step / 120) + 1.5 + noise.gauss(0, 0.08)
 
@@ -51,11 +59,34 @@ def metrics(steps=400):
             values["val_perplexity_laion"] = math.exp(values["val_loss_laion"])
         if step <= 3:
             values["memory/after_forward_peak_mib"] = 15000 + step
+        values["phase"] = phase_of(step)
         if step == 200:
-            values["phase"] = "second <phase>"
+            values["note"] = "<i>half way</i>"
+        if step in SWITCHES:
+            values |= {"phase_switch_time": 0.01 * step, "memory_after_switch_bytes": 2**30}
         if step == 250:
             values |= {"grad_norm": None, "not_finite": {"grad_norm": "Infinity"}}
         yield values
+        if step + 1 in SWITCHES:
+            yield switch_after(step)
+
+
+def switch_after(step):
+    """The line of a switch: the state of the phase that rests goes to host memory."""
+    masters, state = 2**20, 2**21
+    before, after = phase_of(step), phase_of(step + 1)
+    return {
+        "step": step,
+        "time": 1_750_000_000.5 + 1.5 * step,
+        "event": "phase",
+        "from": before,
+        "to": after,
+        "seconds": 0.0125,
+        "memory": {
+            "before": {"parameters.trainable": masters, f"optimizer_state.{before}": state, f"host.optimizer_state.{after}": 2 * state},
+            "after": {"parameters.trainable": 2 * masters, f"optimizer_state.{after}": 2 * state, "rest": 512, f"host.optimizer_state.{before}": state},
+        },
+    }
 
 
 def unit(name, kind, checkpointed, groups):

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from example_run import POINTS, write_run
+from example_run import PHASES, POINTS, write_run
 from PIL import Image
 
 FLOE = Path(os.environ["FLOE_BIN_DIR"]) / "floe"
@@ -44,13 +44,15 @@ class Page(html.parser.HTMLParser):
         self.hrefs += [value for name, value in attributes.items() if name in ("href", "src")]
         if identity := attributes.get("id"):
             self.ids.add(identity)
+        if tag == "rect" and "strip" in attributes.get("class", ""):
+            self.figures[-1]["strips"].append([float(attributes[name]) for name in ("x", "width")])
         if tag in ("meta", "br", "link", "line", "path"):
             if tag == "path" and "curve" in attributes.get("class", ""):
                 self.figures[-1]["curves"].append(attributes["d"])
             return
         self.open.append((tag, attributes))
         if tag == "figure":
-            self.figures.append({"title": "", "legend": [], "curves": []})
+            self.figures.append({"title": "", "legend": [], "curves": [], "strips": []})
         if tag == "table":
             self.table = self.rows.setdefault(attributes.get("id"), [])
         if tag == "tr":
@@ -97,15 +99,24 @@ def page(run, tmp_path_factory):
     return Page(chromium(run / "report.html", tmp_path_factory.mktemp("profile"), "--dump-dom"))
 
 
-def test_curves(page, run):
+def steps_of(run):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
+    return [row for row in rows if "event" not in row]
+
+
+def test_curves(page, run):
+    rows = steps_of(run)
     loss = page.figure("Loss per source")
     assert loss["legend"] == [f"loss_laion {rows[-1]['loss_laion']:.4g}", f"loss_mmc4 {rows[-1]['loss_mmc4']:.4g}"]
     assert len(loss["curves"]) == 4  # of each source: every step, and smoothed
     assert all(curve.count("L") == 399 for curve in loss["curves"])
     assert page.figure("Learning rate")["legend"] == ["lr 0.0001"]
     assert page.figure("Gradient norm")["legend"][0].endswith("1 not finite")
-    assert page.figure("Memory")["legend"] == [f"memory_peak_bytes {rows[-1]['memory_peak_bytes'] / 2**30:.1f} GiB"]
+    assert page.figure("Memory")["legend"] == [
+        f"memory_peak_bytes {rows[-1]['memory_peak_bytes'] / 2**30:.1f} GiB",
+        "memory_after_switch_bytes 1.00 GiB",
+    ]
+    assert page.figure("Time per switch of phases")["legend"] == ["phase_switch_time 3.01"]
     assert page.rows["single"][1:] == [["memory/after_forward_peak_mib", "3", "15k"]]
     assert page.figure("Validation loss")["curves"][0].count("L") == 3
     titles = {figure["title"] for figure in page.figures}
@@ -127,7 +138,32 @@ def test_curves(page, run):
 def test_summary_and_events(page):
     for words in ("400 of 400", "9 min 58 s", "batches skipped", "last loss_laion", "full_shard over 2 ranks", "are tied"):
         assert words in page.text
-    assert page.rows["events"][1:] == [["200", "phase", "second <phase>"]]
+    assert page.rows["events"][1:] == [["200", "note", "<i>half way</i>"]]
+
+
+def test_phases(page):
+    assert page.rows["phases"][1:] == [[PHASES[0], "2", "200", "1", "300"], [PHASES[1], "2", "200", "101", "400"]]
+    # Where each phase trained, in the chart of the loss: four turns, side by side from edge to edge.
+    strips = page.figure("Loss per source")["strips"]
+    assert len(strips) == 4 and strips[0][0] == 64 and sum(strips[-1]) == pytest.approx(640 - 12, abs=0.2)
+    for (x, width), (following, _) in zip(strips, strips[1:]):
+        assert x + width == pytest.approx(following, abs=0.2)
+    assert [len(figure["strips"]) for figure in page.figures].count(0) == len(page.figures) - 1
+
+    owners = page.rows[None]
+    first = owners[: len(owners) // 3]
+    assert first == [
+        ["owner", "before", "after"],
+        ["parameters that train", "1.00 MiB", "2.00 MiB"],
+        ["optimizer state of resampler", "2.00 MiB", "-"],
+        ["optimizer state of second <phase>", "-", "4.00 MiB"],
+        ["the rest: activations, batches, what somebody keeps", "-", "512 B"],
+        ["together on the device", "3.00 MiB", "6.00 MiB"],
+        ["optimizer state of second <phase>, in host memory", "4.00 MiB", "-"],
+        ["optimizer state of resampler, in host memory", "-", "2.00 MiB"],
+    ]
+    assert "after step 100: resampler → second <phase>, 0.0125 s, 3.00 MiB → 6.00 MiB on the device" in page.text
+    assert "4.00 MiB → 2.00 MiB in host memory" in page.text
 
 
 def test_memory_by_phase(page):
@@ -155,7 +191,7 @@ def test_units_and_settings(page):
 
 def test_damage_is_named(page):
     assert "Line 100 of metrics.jsonl is left out: it is not a JSON object." in page.text
-    assert "Line 402 of metrics.jsonl is left out: it is torn off" in page.text
+    assert "Line 405 of metrics.jsonl is left out: it is torn off" in page.text
 
 
 def test_nothing_of_the_run_is_markup(page):
@@ -180,7 +216,7 @@ def test_values_under_the_pointer(run, tmp_path):
     </script></body>"""
     (tmp_path / "moved.html").write_text(text.replace("</body>", move))
     moved = Page(chromium(tmp_path / "moved.html", tmp_path / "profile", "--dump-dom"))
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
+    rows = steps_of(run)
     assert moved.figures[0]["title"] == "Loss per source \u2013 step 100"
     assert moved.figures[0]["legend"][0] == f"loss_laion {rows[99]['loss_laion']:.6g}"
 

@@ -23,15 +23,25 @@ ReferenceTrainer::ReferenceTrainer(const Recipe& recipe, int world)
     : recipe_(recipe), world_(world) {
   model_ = std::make_shared<models::Transformer>(recipe.size);
   nn::materialize(*model_, recipe.seed, recipe.device);
-  nn::set_trainable(*model_, recipe.trainable);
+  if (recipe_.sets.empty()) recipe_.sets = {recipe_.trainable};
+  nn::set_trainable(*model_, recipe_.sets.front());
+  for (auto& p : nn::named_parameters(*model_)) masters_[p.name] = p.tensor.detach().clone();
+}
+
+bool ReferenceTrainer::trains(const std::string& name, std::size_t set) const {
+  return glob_match_any(recipe_.sets[set], name);
+}
+
+void ReferenceTrainer::activate(std::size_t set, bool drop) {
   const at::NoGradGuard no_grad;
-  for (auto& p : nn::named_parameters(*model_)) {
-    masters_[p.name] = p.tensor.detach().clone();
-    if (p.tensor.requires_grad()) {
-      averages_[p.name] = at::zeros_like(masters_[p.name]);
-      squares_[p.name] = at::zeros_like(masters_[p.name]);
-    }
+  for (auto& [name, master] : masters_) {
+    if (!drop || !trains(name, set_)) continue;
+    moments_.erase({set_, name});
+    if (!trains(name, set))
+      master = master.to(recipe_.param_dtype.value_or(at::kFloat)).to(at::kFloat);
   }
+  set_ = set;
+  for (auto& p : nn::named_parameters(*model_)) p.tensor.requires_grad_(trains(p.name, set));
 }
 
 ReferenceTrainer::Outcome ReferenceTrainer::step() {
@@ -79,11 +89,14 @@ ReferenceTrainer::Outcome ReferenceTrainer::step() {
   step_ += 1;
   for (auto& [name, gradient] : outcome.gradients) {
     at::Tensor g = gradient * factor;
-    at::Tensor steps =
-        at::full({}, static_cast<float>(step_), at::TensorOptions().device(recipe_.device));
+    Moments& moments = moments_[{set_, name}];
+    if (!moments.average.defined())
+      moments = {at::zeros_like(masters_[name]), at::zeros_like(masters_[name])};
+    at::Tensor steps = at::full({}, static_cast<float>(++moments.steps),
+                                at::TensorOptions().device(recipe_.device));
     const auto& rule = recipe_.adamw.decay;
     const bool decays = rule.patterns.empty() || glob_match_any(rule.patterns, name);
-    at::_fused_adamw_({masters_[name]}, {g}, {averages_[name]}, {squares_[name]}, {}, {steps},
+    at::_fused_adamw_({masters_[name]}, {g}, {moments.average}, {moments.square}, {}, {steps},
                       recipe_.lr, recipe_.adamw.beta1, recipe_.adamw.beta2,
                       decays ? rule.weight_decay : 0.0, recipe_.adamw.eps, false, false);
   }

@@ -15,6 +15,7 @@ namespace floe::test {
 struct Recipe {
   models::TransformerSize size;
   std::vector<std::string> trainable{"*"};
+  std::vector<std::vector<std::string>> sets;  // that train in turn, instead; the first one begins
   std::optional<at::ScalarType> param_dtype;
   int micro_steps = 1;
   int batch = 2;
@@ -40,6 +41,10 @@ class ReferenceTrainer {
     double gradient_norm = 0;
   };
   Outcome step();
+  // Another set trains from now on, with moments of its own. `drop`: those of the set before are
+  // forgotten, and its masters are what was computed with.
+  void activate(std::size_t set, bool drop);
+  bool trains(const std::string& name, std::size_t set) const;
   // Masters, by name.
   const std::map<std::string, at::Tensor>& weights() const { return masters_; }
 
@@ -48,7 +53,13 @@ class ReferenceTrainer {
   int world_;
   int step_ = 0;
   std::shared_ptr<models::Transformer> model_;
-  std::map<std::string, at::Tensor> masters_, averages_, squares_;
+  struct Moments {
+    at::Tensor average, square;
+    int steps = 0;
+  };
+  std::size_t set_ = 0;
+  std::map<std::string, at::Tensor> masters_;
+  std::map<std::pair<std::size_t, std::string>, Moments> moments_;  // by set and name
 };
 
 }  // namespace floe::test

@@ -26,8 +26,14 @@ class Run:
         self.returncode = process.returncode
         self.stderr = process.stderr
 
-    def steps(self):
+    def lines(self):
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    def steps(self):
+        return [line for line in self.lines() if "event" not in line]
+
+    def switches(self):
+        return [(line["step"], line["from"], line["to"]) for line in self.lines() if line.get("event") == "phase"]
 
     def values(self, name):
         return [step[name] for step in self.steps()]

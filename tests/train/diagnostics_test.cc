@@ -47,7 +47,7 @@ struct Run {
         samples, 16, [&](MemoryPoint point) { diagnostics->mark(point); }, micro);
     return diagnostics->after_step(number);
   }
-  void begin() { diagnostics->begin(*sharded->engine, *sharded->optimizer); }
+  void begin() { diagnostics->begin(*sharded->engine, {sharded->optimizer.get()}); }
   nlohmann::json findings() const {
     return nlohmann::json::parse(scratch.read("run/diagnostics.json"));
   }

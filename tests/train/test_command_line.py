@@ -51,7 +51,7 @@ def test_the_command_line_of_the_fsdp_guide(train, golden, tmp_path):
     for line in (
         "sharding is shard_grad_op",
         "units are DecoderLayer (strategy.units",
-        "parameters are gathered in bf16 (strategy.mixed_precision.param",
+        "parameters are gathered and computed with in bf16 (strategy.mixed_precision.param",
         "forwards run under autocast in bf16",
         "strategy.mixed_precision wins",
     ):
@@ -110,8 +110,8 @@ def test_the_ready_experiments_are_right(tmp_path):
         layers = ["data.text.files=a.jsonl"] if path.stem in ("causal_lm_7b", "lora") else [
             "data.laion.shards=a.tar", "data.mmc4.shards=b.tar"]
         names = "causal_lm_7b,lora" if path.stem == "lora" else path.stem
-        if path.stem == "recompute":
-            names = "openflamingo_3b,recompute"
+        if path.stem in ("recompute", "alternate", "staged_unfreezing"):
+            names = f"openflamingo_3b,{path.stem}"
         done = subprocess.run(
             [FLOE, "train", f"experiment=[{names}]", "train.steps=5", *layers, "--print-config"],
             capture_output=True, text=True, env=environment(FLOE_MODELS=str(tmp_path)), cwd=tmp_path,

@@ -20,7 +20,7 @@ def test_a_run_explains_itself(train, config, packed):
     run = train(config, "strategy.prefetch=2", ranks=2)
     for line in (
         "strategy: 2 units are gathered ahead of the one that computes (strategy.prefetch, command line 'strategy.prefetch=2')",
-        "strategy: parameters are gathered in fp32 (strategy.mixed_precision.param, ",
+        "strategy: parameters are gathered and computed with in fp32 (strategy.mixed_precision.param, ",
         "this rank (0 of 2) holds ",
         "this rank (1 of 2) holds ",
         "dtypes: in memory: trainable slices fp32, frozen slices fp32",
@@ -71,3 +71,15 @@ def test_off_is_off(train, config):
     assert not (run.folder / "trace").exists()
     assert "memory: " not in run.stderr and "units: " not in run.stderr
     assert not any(name.startswith("memory/") for name in run.steps()[0])
+
+
+@pytest.mark.parametrize("diagnostics, about", [({"batches": 1}, "strategy"), (None, "precision")])
+def test_number_types_are_told_once_with_diagnostics_or_without(train, config, diagnostics, about):
+    config["log"]["diagnostics"] = diagnostics
+    run = train(config, "strategy.mixed_precision.param=fp16", "precision.loss_scale=1024", "train.steps=1", ranks=2)
+    for line in (
+        "parameters are gathered and computed with in fp16 (strategy.mixed_precision.param, command line ",
+        "forwards run without autocast (precision.autocast, default)",
+        "the loss is scaled, at first by 1024 (precision.loss_scale, command line 'precision.loss_scale=1024')",
+    ):
+        assert run.stderr.count(line) == 1 and f"{about}: {line}" in run.stderr, run.stderr

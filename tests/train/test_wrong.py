@@ -14,6 +14,9 @@ BASE = {
     "train": {"steps": 10},
 }
 
+TWO_PHASES = "phases=[{{name: a, train: [x], {}}}, {{name: b, train: [y], {}}}]"
+HELD_OUT = "train.validation={every_steps: 2, shards: {laion: x.tar}}"
+
 WORDS = [
     # --- keys
     (["trian.steps=5"], "unknown key 'trian'; did you mean 'train'?"),
@@ -69,8 +72,28 @@ WORDS = [
     (["train.validation={every_steps: 5, shards: {layon: x.tar}}"], "did you mean 'laion'?"),
     (["strategy.frozen.residency=auto"], "which needs a budget"),
     (["strategy.frozen.memory_budget=1GiB"], "memory_budget"),
-    (["phases=[{name: a, train: [x], steps: 1}, {name: b, train: [y], steps: 1}]"], "phases has 2 entries"),
+    # --- phases
     (["phases=[{train: [x]}]"], "phases[0].name is missing"),
+    (["phases=[{name: a.b, train: [x]}]"], "phases[0].name is a.b, but must consist of letters, digits, '_' and '-'"),
+    (["phases=[{name: a, train: [x], lr: 0}]"], "phases[0].lr is 0, but must be more than 0"),
+    (["phases=[{name: a, train: [x], weight_decay: -1}]"], "phases[0].weight_decay is -1, but must be at least 0"),
+    (["phases=[{name: a, train: [x], steps: 0}]"], "phases[0].steps is 0, but must be at least 1"),
+    (["phases=[{name: a, train: [x], until: {patience: 0}}]"], "phases[0].until.patience is 0"),
+    (["phases=[{name: a, train: [x], optimizer_state: ofload}]"], "did you mean 'offload'?"),
+    (["phases=[{name: a, train: [x], schedule: {type: cosin}}]"], "did you mean 'cosine'?"),
+    (["phases=[{name: a, train: [x]}]", "train.trainable=[y]"], "phases and train.trainable both say what trains"),
+    ([TWO_PHASES.format("steps: 5", "steps: 5").replace("b,", "a,")], "phases has two entries called 'a'"),
+    ([TWO_PHASES.format("lr: 1", "steps: 5")], "phases has no end for 'a', so that no other would have a turn"),
+    ([TWO_PHASES.format("steps: 5", "lr: 1"), "train.cycle_phases=true"], "phases has no end for 'b'"),
+    ([TWO_PHASES.format("steps: 5", "lr: 1"), "~train.steps"], "and the phases do not all have steps"),
+    ([TWO_PHASES.format("steps: 5", "steps: 5"), "~train.steps", "train.cycle_phases=true"], "a cycle without an end"),
+    ([TWO_PHASES.format("steps: 5", "steps: 4")], "train has 10 steps, but the phases end after 9"),
+    (["train.cycle_phases=true"], "train has cycle_phases, but there are no phases"),
+    (["train.cycle_phases=true", "phases=[{name: a, train: [x]}]"], "but there is one phase"),
+    ([TWO_PHASES.format("until: {}", "steps: 5")], "lets 'a' train until val_loss stops falling, but there is no validation"),
+    ([TWO_PHASES.format("until: {metric: val_los}", "steps: 5"), HELD_OUT], "did you mean 'val_loss' or"),
+    ([TWO_PHASES.format("until: {metric: val_loss_text}", "steps: 5"), HELD_OUT], "which validation does not measure"),
+    ([TWO_PHASES.format("until: {}, schedule: {type: linear}", "steps: 5"), HELD_OUT], "unknown which one that is"),
     (["checkpoint.every_epochs=1"], "has every_epochs, but train.epochs is not set"),
     (["data.mmc4.min_images=9"], "more than max_images"),
     # --- composition and references
@@ -121,6 +144,25 @@ def test_all_problems_are_reported_at_once_with_file_and_line(tmp_path):
     ):
         assert part in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_all_problems_of_phases_are_reported_at_once(tmp_path):
+    phases = "phases:\n- {name: a, train: [x]}\n- {name: a, train: [y], steps: 3, until: {}}\n"
+    (tmp_path / "wrong.yaml").write_text(
+        "model: {type: flamingo, lm: lm, vision: v}\ndata: {laion: {shards: a.tar}}\ntrain: {trainable: [z]}\n" + phases
+    )
+    done = subprocess.run(
+        [FLOE, "train", "wrong.yaml"], capture_output=True, text=True, cwd=tmp_path, env=environment()
+    )
+    assert done.returncode == 2
+    for part in (
+        "wrong.yaml:3:1: train says neither steps nor epochs, and the phases do not all have steps",
+        "wrong.yaml:4:1: phases has two entries called 'a'",
+        "wrong.yaml:4:1: phases and train.trainable both say what trains",
+        "wrong.yaml:4:1: phases has no end for 'a'",
+        "wrong.yaml:4:1: phases lets 'a' train until val_loss stops falling",
+    ):
+        assert part in done.stderr, done.stderr
 
 
 def test_a_broken_yaml_names_the_line(tmp_path):

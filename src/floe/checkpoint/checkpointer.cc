@@ -58,6 +58,13 @@ std::vector<FileTensor> own_file_tensors(const shard::ShardPlan& plan) {
   return tensors;
 }
 
+std::string anew_in_words(const std::vector<std::string>& sets, const std::string& path) {
+  if (sets == std::vector<std::string>{""})
+    return str("'", path, "' has no state of this run's optimizer, which starts anew");
+  return str("'", path, "' has no state of the optimizers of ", join(sets, ", "),
+             ", which start anew");
+}
+
 }  // namespace
 
 struct Checkpointer::State {
@@ -67,7 +74,8 @@ struct Checkpointer::State {
         meeting(options.engine->world(), meeting_name("run")),
         save_meeting(options.engine->world(), meeting_name("save")) {
     run.engine = options.engine;
-    run.optimizer = options.optimizer;
+    run.optimizers = options.optimizers;
+    check_names(run.optimizers);
     run.ema = options.ema;
     run.content = options.config.content;
     for (const FileTensor& tensor : options.foreign.trained)
@@ -89,11 +97,19 @@ struct Checkpointer::State {
     manifest.content = options.config.content;
     manifest.model = model;
     manifest.bases = options.bases;
+    manifest.sets = describe(run.optimizers);
     return manifest;
   }
 
   RankHeader header(std::int64_t step, const nlohmann::json& rank_state) const {
-    return {step, world().rank(), world().size(), start, model, rank_state, nullptr};
+    return {step,
+            world().rank(),
+            world().size(),
+            start,
+            model,
+            rank_state,
+            /*shared=*/nullptr,
+            describe(run.optimizers)};
   }
 
   // Waits for the save under way. Its error, if any, is the result.
@@ -233,7 +249,8 @@ std::optional<Restored> Checkpointer::State::resume(const std::string& mode) {
   restored.shared = opened->shared;
   restored.path = choice.path;
   restored.own = opened->manifest.has_value();
-  restored.has_optimizer = loadable.has_optimizer;
+  restored.anew = loadable.anew(run);
+  restored.has_optimizer = restored.anew.empty();
   restored.passed_over = passed_over;
   if (opened->manifest) {
     restored.ranks = opened->manifest->ranks;
@@ -248,6 +265,7 @@ std::optional<Restored> Checkpointer::State::resume(const std::string& mode) {
   if (first) {
     for (const std::string& sentence : passed_over) log::warn(sentence);
     log::info(restored.sentence);
+    if (!restored.anew.empty()) log::warn(anew_in_words(restored.anew, choice.path));
   }
   opened.reset();
   return restored;
@@ -268,7 +286,8 @@ bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
   job->about.shared = shared;
   job->about.metrics = metrics;
   job->header = s.header(step, rank_state);
-  if (s.run.optimizer) job->parameter_groups = s.run.optimizer->parameter_groups();
+  for (const SetOptimizer& set : s.run.optimizers)
+    job->optimizers.push_back({set.name, set.optimizer->parameter_groups()});
   if (s.world().rank() == 0) job->objects = state_objects(s.run);
   job->file_tensors = s.options.foreign.trained;
   job->tensors = state_tensors(s.run, Share::part);
@@ -304,15 +323,18 @@ bool Checkpointer::wait() {
 
 void Checkpointer::State::write_emergency_files(std::int64_t step, const nlohmann::json& shared,
                                                 const nlohmann::json& rank_state) {
-  std::vector<StateTensor> tensors = state_tensors(run, Share::held);
-  if (const c10::Device device = world().device(); !device.is_cpu()) {
-    // The stream of the computation may wait for ever, for a collective that no peer takes part in.
+  std::vector<StateTensor> tensors;
+  if (const c10::Device device = world().device(); device.is_cpu()) {
+    tensors = state_tensors(run, Share::held);
+  } else {
+    // The stream of the computation may wait for ever, for a collective that no peer takes part in. What
+    // is still on its way from the host store is waited for by the stream that is current.
     const c10::impl::VirtualGuardImpl accelerator(device.type());
     const c10::Stream side = accelerator.getStreamFromGlobalPool(device);
     if (updated) updated->block(side);
     const c10::Stream computing = accelerator.exchangeStream(side);
     try {
-      tensors = copies.of(std::move(tensors));
+      tensors = copies.of(state_tensors(run, Share::held));
     } catch (...) {
       accelerator.exchangeStream(computing);
       throw;
@@ -343,8 +365,8 @@ void Checkpointer::emergency(std::int64_t step, const nlohmann::json& shared,
     if (!s.options.config.on_exception) return;
     if (s.dirty) {
       log::warn(
-          "no emergency save: the failure came in the middle of an update or of a load, so the "
-          "weights are of no step; resume goes back to the last checkpoint");
+          "no emergency save: the failure came in the middle of an update, a switch of sets or a "
+          "load, so the slices are of no step; resume goes back to the last checkpoint");
       return;
     }
     s.write_emergency_files(step, shared, rank_state);

@@ -1,7 +1,7 @@
 // Saving and restoring a run: the one thing that a trainer uses of this module.
 //
 //   Checkpointer checkpoints({.config = config.checkpoint, .run_folder = run, .engine = &engine,
-//                             .optimizer = &optimizer, .ema = ema});
+//                             .optimizers = {{"", &optimizer}}, .ema = ema});
 //   if (auto restored = checkpoints.resume(config.run.resume)) continue_from(*restored);
 //   while (...) {
 //     train_a_step();
@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "floe/checkpoint/checkpoint_config.h"
+#include "floe/checkpoint/sets.h"
 #include "floe/io/tensor_source.h"
 #include "floe/optim/ema.h"
 #include "floe/optim/optimizer.h"
@@ -66,8 +67,8 @@ struct ForeignNames {
 struct CheckpointerOptions {
   CheckpointConfig config;
   std::string run_folder;
-  shard::Engine* engine = nullptr;  // required; these four outlive the Checkpointer
-  optim::Optimizer* optimizer = nullptr;
+  shard::Engine* engine = nullptr;  // required; it, the optimizers and the average outlive this
+  std::vector<SetOptimizer> optimizers;  // of every set; names as in Note [Names of optimizers]
   optim::Ema* ema = nullptr;
   std::vector<FrozenBase> bases;
   ForeignNames foreign;
@@ -81,8 +82,10 @@ struct Restored {
   std::string path;
   bool emergency = false;
   bool own = true;            // written by floe; else from torch.distributed.checkpoint or a file
-  bool has_optimizer = true;  // false: only weights were found, the optimizer starts anew
-  std::string sentence;       // what was chosen and why
+  bool has_optimizer = true;  // false: an optimizer starts anew
+  // Sets whose optimizer starts anew because the checkpoint does not know them; {""}: the only one.
+  std::vector<std::string> anew;
+  std::string sentence;                  // what was chosen and why
   std::vector<std::string> passed_over;  // a sentence for each one that was not taken
 };
 
@@ -99,7 +102,9 @@ class Checkpointer {
   // "never": nothing; else the path of a checkpoint (step_N, a directory of PyTorch, a file) or of a
   // run folder. Everything is validated on all ranks before anything is changed. Throws
   // CheckpointError when a path cannot be used, or no checkpoint of this run can although there are
-  // some.
+  // some. The set that trained when it was saved is the active one of the engine afterwards, where this
+  // run has it too. A checkpoint of other sets gives its weights; optimizers that it does not know start
+  // anew, and the log says so.
   std::optional<Restored> resume(const std::string& mode);
 
   // Collective. Saves after `step` updates. Asynchronous ones return when the slices are copied; an
@@ -116,8 +121,9 @@ class Checkpointer {
   void emergency(std::int64_t step, const nlohmann::json& shared,
                  const nlohmann::json& rank_state) noexcept;
 
-  // While one lives, slices are neither of the last step nor of the next. An exception that leaves the
-  // scope leaves them so.
+  // While one lives, slices are neither of the last step nor of the next: around an optimizer's step
+  // with the average's, and around Engine::activate, which moves state, masters and averages one after
+  // the other. An exception that leaves the scope leaves them so, and no emergency set is written.
   class Updating {
    public:
     explicit Updating(Checkpointer& owner);

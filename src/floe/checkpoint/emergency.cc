@@ -41,6 +41,9 @@ void check_one_state(const std::vector<RankManifest>& ranks) {
     require<CheckpointError>(header.run == first.run && header.world_size == first.world_size &&
                                  header.model == first.model,
                              "ranks ", first.rank, " and ", header.rank, " are of different runs");
+    require<CheckpointError>(header.sets == first.sets, "rank ", first.rank, " has the sets ",
+                             in_words(first.sets), " and rank ", header.rank, " ",
+                             in_words(header.sets), ": only one of them had switched");
   }
 }
 
@@ -54,6 +57,7 @@ void finish_set(const std::string& folder, Manifest about, const std::vector<Ran
   about.emergency = true;
   about.model = first.model;
   about.shared = first.shared;
+  about.sets = first.sets;
   about.metrics.clear();
   assemble(folder, about, ranks);
 }

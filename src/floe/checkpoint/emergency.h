@@ -3,9 +3,10 @@
 // Note [Emergency sets]
 // A rank that leaves writes its slices and the step they belong to into a folder that names this start
 // of the program. It waits for nobody. When the files of the ranks that are there make up every tensor
-// (where several ranks hold the same slice, any of them will do) and all are of one step, they become
-// the checkpoint `on_exception`: the rank that comes last does it if all have come, else the next
-// start looks at the folder, and passes it over if something is missing.
+// (where several ranks hold the same slice, any of them will do), all are of one step and the same set
+// of parameters trains on all, they become the checkpoint `on_exception`: the rank that comes last does
+// it if all have come, else the next start looks at the folder, and passes it over if something is
+// missing.
 #pragma once
 
 #include <string>

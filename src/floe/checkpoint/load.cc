@@ -54,10 +54,11 @@ void read_pieces(const FlatGroup& group, const TensorSource& source, const at::T
 }
 
 // All parameters of a group share one count.
-void read_updates(const SavedState& saved, const FlatGroup& group, at::Tensor updates) {
-  const auto counts = saved.optimizer.find("step");
+void read_updates(const SavedState& saved, const OptimizerState& state, const FlatGroup& group,
+                  at::Tensor updates) {
+  const auto counts = state.find("step");
   std::optional<double> count;
-  if (counts != saved.optimizer.end())
+  if (counts != state.end())
     for (std::size_t i = 0; i < group.plan().parameters.size(); ++i) {
       const TensorInfo* info = find(*counts->second, group.parameter(i));
       if (!info || info->numel() != 1) continue;
@@ -69,36 +70,90 @@ void read_updates(const SavedState& saved, const FlatGroup& group, at::Tensor up
       count = found;
     }
   // Trained rows have no count of their own in a file with whole tables: every count is the same.
-  if (!count && counts != saved.optimizer.end() && !counts->second->names().empty()) {
+  if (!count && counts != state.end() && !counts->second->names().empty()) {
     const TensorInfo& any = counts->second->get(counts->second->names().front());
     if (any.numel() == 1) count = nn::read_tensor(*counts->second, any).item().toDouble();
   }
   updates.fill_(count.value_or(static_cast<double>(saved.step)));
 }
 
+// Whether the checkpoint says of a set that it had no state.
+bool known_without_state(const SavedState& saved, const std::string& set) {
+  return saved.manifest &&
+         std::any_of(saved.manifest->sets.begin(), saved.manifest->sets.end(),
+                     [&](const SavedSet& known) { return known.name == set && !known.has_state; });
+}
+
+Loadable::State state_in(const SavedState& saved, const SetOptimizer& set) {
+  if (saved.optimizers.contains(set.name)) return Loadable::State::saved;
+  const bool none = set.optimizer->state_names().empty() || known_without_state(saved, set.name);
+  return none ? Loadable::State::none : Loadable::State::missing;
+}
+
+void check_optimizer(const SavedState& saved, const RunState& run, const SetOptimizer& set,
+                     Defects& defects) {
+  const OptimizerState& state = saved.optimizers.at(set.name);
+  const std::string whose = set.name.empty() ? "" : str(" in set '", set.name, "'");
+  for (const std::string& key : set.optimizer->state_names()) {
+    const auto source = state.find(key);
+    require<CheckpointError>(source != state.end(), "'", saved.path, "' has no '", key,
+                             "' of the optimizer", whose, ", which ", set.optimizer->kind(),
+                             " needs; it was saved with another train.optimizer.type");
+    for (const PlannedParameter& parameter : run.engine->plan().parameters)
+      if (parameter.trains_in(set.optimizer->set()))
+        defects.check(*source->second, parameter, str(key, whose, " of ").c_str());
+  }
+}
+
+void activate_saved_set(const SavedState& saved, const RunState& run) {
+  if (!saved.manifest) return;
+  for (const SavedSet& known : saved.manifest->sets)
+    for (const SetOptimizer& set : run.optimizers)
+      if (known.active && set.name == known.name) run.engine->activate(set.optimizer->set());
+}
+
+void load_optimizer(const SavedState& saved, const OptimizerState& state, const RunState& run,
+                    optim::Optimizer& optimizer) {
+  const auto groups = run.engine->trainable_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const optim::StateSlice& slice : optimizer.open_state(g))
+      read_pieces(*groups[g], *state.at(slice.name), slice.values);
+    if (const at::Tensor updates = optimizer.updates(g); updates.defined())
+      read_updates(saved, state, *groups[g], updates);
+  }
+}
+
+// As before its first step.
+void clear_optimizer(const RunState& run, optim::Optimizer& optimizer) {
+  for (std::size_t g = 0; g < run.engine->trainable_groups().size(); ++g) {
+    for (const optim::StateSlice& slice : optimizer.state_slices(g)) slice.values.zero_();
+    if (at::Tensor updates = optimizer.updates(g); updates.defined()) updates.zero_();
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> Loadable::anew(const RunState& run) const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < optimizers.size(); ++i)
+    if (optimizers[i] == State::missing) names.push_back(run.optimizers[i].name);
+  return names;
+}
 
 Loadable check_fits(const SavedState& saved, const RunState& run) {
   Defects defects;
-  for (const PlannedParameter& parameter : run.engine->plan().parameters)
-    if (parameter.trainable || find(*saved.weights, parameter))
-      defects.check(*saved.weights, parameter, "");
   Loadable loadable;
   loadable.has_ema = run.ema && saved.ema;
-  loadable.has_optimizer = run.optimizer && !saved.optimizer.empty();
-  for (std::size_t g = 0; g < run.engine->trainable_groups().size(); ++g) {
-    const FlatGroup& group = *run.engine->trainable_groups()[g];
-    for (std::size_t i = 0; i < group.plan().parameters.size(); ++i) {
-      if (loadable.has_ema) defects.check(*saved.ema, group.parameter(i), "the average of ");
-      if (!loadable.has_optimizer) continue;
-      for (const optim::StateSlice& slice : run.optimizer->state_slices(g)) {
-        const auto source = saved.optimizer.find(slice.name);
-        require<CheckpointError>(source != saved.optimizer.end(), "'", saved.path, "' has no '",
-                                 slice.name, "' of the optimizer, which ", run.optimizer->kind(),
-                                 " needs; it was saved with another train.optimizer.type");
-        defects.check(*source->second, group.parameter(i), str(slice.name, " of ").c_str());
-      }
-    }
+  for (const PlannedParameter& parameter : run.engine->plan().parameters) {
+    if (parameter.trainable || find(*saved.weights, parameter))
+      defects.check(*saved.weights, parameter, "");
+    if (parameter.trainable && loadable.has_ema)
+      defects.check(*saved.ema, parameter, "the average of ");
+  }
+  for (const SetOptimizer& set : run.optimizers) {
+    loadable.optimizers.push_back(state_in(saved, set));
+    if (loadable.optimizers.back() == Loadable::State::saved)
+      check_optimizer(saved, run, set, defects);
   }
   defects.throw_if_any(saved.path);
   return loadable;
@@ -106,18 +161,23 @@ Loadable check_fits(const SavedState& saved, const RunState& run) {
 
 void load(const SavedState& saved, const RunState& run, const Loadable& what) {
   const at::AutoGradMode grad_off(false);
-  for (const auto& group : run.engine->groups())
-    read_pieces(*group, *saved.weights, group->shard());
-  const auto groups = run.engine->trainable_groups();
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (what.has_ema) read_pieces(*groups[g], *saved.ema, run.ema->slice(g));
-    if (!what.has_optimizer) continue;
-    for (const optim::StateSlice& slice : run.optimizer->state_slices(g))
-      read_pieces(*groups[g], *saved.optimizer.at(slice.name), slice.values);
-    if (const at::Tensor updates = run.optimizer->updates(g); updates.defined())
-      read_updates(saved, *groups[g], updates);
+  activate_saved_set(saved, run);
+  for (const auto& group : run.engine->groups()) {
+    read_pieces(*group, *saved.weights, group->values());
+    group->values_changed();
   }
-  if (run.ema && !what.has_ema) run.ema->restart();
+  if (what.has_ema)
+    for (std::size_t g = 0; g < run.engine->trainable_groups().size(); ++g)
+      read_pieces(*run.engine->trainable_groups()[g], *saved.ema, run.ema->slice(g));
+  else if (run.ema)
+    run.ema->restart();
+  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
+    const SetOptimizer& set = run.optimizers[i];
+    if (what.optimizers[i] == Loadable::State::saved)
+      load_optimizer(saved, saved.optimizers.at(set.name), run, *set.optimizer);
+    else
+      clear_optimizer(run, *set.optimizer);
+  }
 }
 
 }  // namespace floe::checkpoint

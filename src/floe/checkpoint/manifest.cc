@@ -48,6 +48,7 @@ void write_manifest(const std::string& path, const Manifest& manifest) {
                       {"emergency", manifest.emergency},
                       {"model", manifest.model},
                       {"bases", std::move(bases)},
+                      {"sets", to_json(manifest.sets)},
                       {"metrics", manifest.metrics},
                       {"shared", manifest.shared},
                       {"ranks", manifest.ranks},
@@ -74,6 +75,7 @@ Manifest read_manifest(const std::string& path) {
     manifest.model = content.at("model");
     for (const json& base : content.at("bases"))
       manifest.bases.push_back({base.at("path"), base.at("digest")});
+    manifest.sets = sets_from_json(content.value("sets", json::array()));
     for (const auto& [name, value] : content.at("metrics").items())
       if (value.is_number()) manifest.metrics[name] = value;
     manifest.shared = content.at("shared");

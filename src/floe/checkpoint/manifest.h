@@ -30,6 +30,7 @@ struct Manifest {
   bool emergency = false;
   std::string model;  // model_digest
   std::vector<FrozenBase> bases;
+  std::vector<SavedSet> sets;  // empty: one without a name
   std::map<std::string, double> metrics;
   nlohmann::json shared;
   std::vector<nlohmann::json> ranks;

@@ -92,6 +92,7 @@ void write_rank_files(const std::string& folder, const RankHeader& header,
                 {"model", header.model},
                 {"state", header.state},
                 {"shared", header.shared},
+                {"sets", to_json(header.sets)},
                 {"file_bytes", file.bytes()},
                 {"tensors", std::move(written_tensors)},
                 {"objects", std::move(written_objects)}});
@@ -112,6 +113,7 @@ RankManifest read_rank_manifest(const std::string& folder, int rank) {
     header.model = content.at("model");
     header.state = content.at("state");
     header.shared = content.at("shared");
+    header.sets = sets_from_json(content.value("sets", json::array()));
     require<CheckpointError>(
         header.rank == rank && rank < header.world_size && header.world_size <= kMostRanks, "'",
         path, "' is of rank ", header.rank, " of ", header.world_size);

@@ -19,6 +19,7 @@ struct RankHeader {
   std::string model;      // model_digest
   nlohmann::json state;   // of the rank
   nlohmann::json shared;  // of the run; only in an emergency, else null
+  std::vector<SavedSet> sets;
 };
 
 struct RankChunk {

@@ -41,20 +41,23 @@ class Collector {
       if (found != trainable.end())
         add_trainable(*group, static_cast<std::size_t>(found - trainable.begin()));
       else
-        add(*group, {"model"}, "", group->shard(), true);
+        add(*group, {"model"}, "", group->values(), true);
     }
     return std::move(tensors_);
   }
 
  private:
   void add_trainable(const FlatGroup& group, std::size_t index) {
-    add(group, {"model"}, "", group.shard(), true);
+    add(group, {"model"}, "", group.values(), true);
     if (state_.ema) add(group, {"ema"}, "", state_.ema->slice(index), true);
-    if (!state_.optimizer) return;
-    for (const optim::StateSlice& slice : state_.optimizer->state_slices(index))
-      add(group, {"optimizer", "state"}, slice.name, slice.values, false);
-    if (const at::Tensor updates = state_.optimizer->updates(index); updates.defined())
-      add_scalar(group, updates);
+    for (const SetOptimizer& set : state_.optimizers) {
+      std::vector<std::string> above = optimizer_path(set.name);
+      above.push_back("state");
+      for (const optim::StateSlice& slice : set.optimizer->state_slices(index))
+        add(group, above, slice.name, slice.values, false);
+      if (const at::Tensor updates = set.optimizer->updates(index); updates.defined())
+        add_count(group, above, updates);
+    }
   }
 
   // Calls visit(piece, parameter) for the pieces in this rank's share, cut to it.
@@ -100,11 +103,13 @@ class Collector {
 
   // One number for the whole group, in the file once per parameter: whoever writes a parameter's first
   // element writes it.
-  void add_scalar(const FlatGroup& group, const at::Tensor& updates) {
+  void add_count(const FlatGroup& group, const std::vector<std::string>& above,
+                 const at::Tensor& updates) {
     for_each_piece(group, [&](const Piece& piece, const shard::PlannedParameter& parameter) {
       if (piece.first != 0) return;
       StateTensor tensor;
-      tensor.path = {"optimizer", "state", parameter.name, "step"};
+      tensor.path = above;
+      tensor.path.insert(tensor.path.end(), {parameter.name, "step"});
       tensor.dtype = nn::file_dtype(updates.scalar_type());
       tensor.pieces.push_back({0, updates.view({1})});
       tensors_.push_back(std::move(tensor));
@@ -140,19 +145,21 @@ std::vector<StateTensor> state_tensors(const RunState& state, Share share) {
 
 std::vector<StateObject> state_objects(const RunState& state) {
   std::vector<StateObject> objects;
-  if (!state.optimizer) return objects;
-  const auto groups = state.optimizer->parameter_groups();
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    const auto add = [&](const std::string& key, pickle::Value value) {
-      objects.push_back(
-          {str("optimizer.param_groups.", g, ".", key),
-           pickle::tuple({"optimizer", "param_groups", static_cast<std::int64_t>(g), key}),
-           std::move(value)});
-    };
-    for (const auto& [key, value] : groups[g].settings.items()) add(key, setting(value));
-    pickle::Items names;
-    for (const std::string& name : groups[g].names) names.emplace_back(name);
-    add("params", pickle::list(std::move(names)));
+  for (const SetOptimizer& set : state.optimizers) {
+    const auto groups = set.optimizer->parameter_groups();
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const auto add = [&](const std::string& key, pickle::Value value) {
+        pickle::Items path;
+        for (const std::string& part : optimizer_path(set.name)) path.emplace_back(part);
+        path.insert(path.end(), {"param_groups", static_cast<std::int64_t>(g), key});
+        objects.push_back(
+            {setting_name(set.name, g, key), pickle::tuple(std::move(path)), std::move(value)});
+      };
+      for (const auto& [key, value] : groups[g].settings.items()) add(key, setting(value));
+      pickle::Items names;
+      for (const std::string& name : groups[g].names) names.emplace_back(name);
+      add("params", pickle::list(std::move(names)));
+    }
   }
   return objects;
 }

@@ -3,7 +3,8 @@
 // Note [Names in a checkpoint]
 // As torch.distributed.checkpoint.state_dict.get_state_dict has them, so that PyTorch finds what it
 // looks for: `model.NAME`, `optimizer.state.NAME.exp_avg`, `optimizer.param_groups.0.lr`; and
-// `ema.NAME` for averages. NAME is the parameter's in the model.
+// `ema.NAME` for averages. NAME is the parameter's in the model. With several sets of parameters an
+// optimizer is `optimizers.SET` (Note [Names of optimizers]); state that does not exist has no tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "floe/checkpoint/checkpoint_config.h"
+#include "floe/checkpoint/sets.h"
 #include "floe/core/dtype.h"
 #include "floe/io/pickle_value.h"
 #include "floe/optim/ema.h"
@@ -24,14 +26,15 @@ namespace floe::checkpoint {
 
 struct RunState {
   shard::Engine* engine = nullptr;
-  optim::Optimizer* optimizer = nullptr;  // null: none
-  optim::Ema* ema = nullptr;              // null: none
+  std::vector<SetOptimizer> optimizers;
+  optim::Ema* ema = nullptr;  // null: none
   Content content = Content::trainable;
   std::set<std::string> frozen_too;  // frozen parameters that belong to the trainable content
 };
 
 // Elements [first, first + values.numel()) of a tensor, row-major; `values` is one-dimensional,
-// contiguous, and the memory that training uses.
+// contiguous, and the memory that training uses: on the device, or in the host store of a set that
+// rests.
 struct StatePiece {
   std::int64_t first = 0;
   at::Tensor values;

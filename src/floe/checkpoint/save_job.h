@@ -19,15 +19,21 @@
 
 namespace floe::checkpoint {
 
+// How a set's optimizer lists its parameters.
+struct OptimizerGroups {
+  std::string set;
+  std::vector<optim::ParameterGroup> groups;
+};
+
 struct SaveJob {
   CheckpointConfig config;
   std::string folder;  // RUN/checkpoints
   Manifest about;
   RankHeader header;
-  std::vector<StateTensor> tensors;                     // in host memory
-  std::vector<StateObject> objects;                     // of rank 0
-  std::vector<FileTensor> file_tensors;                 // layout trainable
-  std::vector<optim::ParameterGroup> parameter_groups;  // layout full and trainable
+  std::vector<StateTensor> tensors;         // in host memory
+  std::vector<StateObject> objects;         // of rank 0
+  std::vector<FileTensor> file_tensors;     // layout trainable
+  std::vector<OptimizerGroups> optimizers;  // layout full and trainable
 };
 
 // Collective. Returns the path of the checkpoint; throws CheckpointError on all ranks.

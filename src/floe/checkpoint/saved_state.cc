@@ -1,6 +1,7 @@
 #include "floe/checkpoint/saved_state.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
 
@@ -21,6 +22,8 @@ namespace fs = std::filesystem;
 using SourcePtr = std::shared_ptr<const TensorSource>;
 
 constexpr std::string_view kState = ".state.";
+// In front of the name of a set.
+constexpr std::array<std::string_view, 2> kSets{"optimizers.", "optimizer_state_dicts."};
 constexpr std::string_view kModule = "module.";  // data parallel wrappers put it before every name
 
 bool is_number(std::string_view text) {
@@ -29,9 +32,10 @@ bool is_number(std::string_view text) {
 }
 
 // The names that the optimizer of a file without names would count: 0, 1, ... over its groups.
-std::vector<std::string> numbered_names(const RunState& run, const ForeignNames& foreign) {
+std::vector<std::string> numbered_names(const optim::Optimizer& optimizer,
+                                        const ForeignNames& foreign) {
   std::vector<std::string> names;
-  const auto groups = run.optimizer->parameter_groups();
+  const auto groups = optimizer.parameter_groups();
   if (foreign.trained.empty()) {
     for (const auto& group : groups)
       names.insert(names.end(), group.names.begin(), group.names.end());
@@ -57,7 +61,7 @@ class Opening {
 
   SavedState open() {
     open_weights();
-    if (run_.optimizer) open_optimizer();
+    for (const SetOptimizer& set : run_.optimizers) open_optimizer(set);
     for (const char* prefix : {"ema.", "ema_state_dict."})
       if (Renames below = names_below(*source_, prefix); !below.empty())
         state_.ema = std::make_shared<RenamedSource>(source_, below);
@@ -93,18 +97,32 @@ class Opening {
     state_.weights = in_model_names(std::make_shared<RenamedSource>(source_, below));
   }
 
-  // Sorts optimizer….state.NAME.KEY by key.
-  void open_optimizer() {
+  // The part of a tensor's name after `….state.`, if it is of the set's optimizer; else empty.
+  static std::string_view state_of(const std::string& set, std::string_view name) {
+    if (!name.starts_with("optim")) return {};
+    for (const std::string_view before : kSets) {
+      if (!name.starts_with(before)) continue;
+      name.remove_prefix(before.size());
+      const bool is_of_set =
+          !set.empty() && name.starts_with(set) && name.substr(set.size()).starts_with(kState);
+      return is_of_set ? name.substr(set.size() + kState.size()) : std::string_view();
+    }
+    const std::size_t state = name.find(kState);
+    if (!set.empty() || state == std::string_view::npos) return {};
+    return name.substr(state + kState.size());
+  }
+
+  // Sorts ….state.NAME.KEY of a set by key.
+  void open_optimizer(const SetOptimizer& set) {
     std::map<std::string, Renames> by_key;
     std::vector<std::string> numbered;
     for (const std::string& name : names_) {
-      if (!name.starts_with("optim")) continue;
-      const std::size_t state = name.find(kState), dot = name.rfind('.');
-      if (state == std::string::npos || dot <= state + kState.size()) continue;
-      const std::size_t begin = state + kState.size();
-      std::string parameter = name.substr(begin, dot - begin);
+      const std::string_view state = state_of(set.name, name);
+      const std::size_t dot = state.rfind('.');
+      if (dot == std::string_view::npos || dot == 0) continue;
+      std::string parameter(state.substr(0, dot));
       if (is_number(parameter)) {
-        if (numbered.empty()) numbered = numbered_names(run_, foreign_);
+        if (numbered.empty()) numbered = numbered_names(*set.optimizer, foreign_);
         std::size_t number = 0;
         const auto read =
             std::from_chars(parameter.data(), parameter.data() + parameter.size(), number);
@@ -114,13 +132,23 @@ class Opening {
         parameter = numbered[number];
       }
       if (parameter.starts_with(kModule)) parameter.erase(0, kModule.size());
-      by_key[name.substr(dot + 1)][parameter] = name;
+      by_key[std::string(state.substr(dot + 1))][parameter] = name;
     }
     for (const auto& [key, names] : by_key) {
       SourcePtr source = std::make_shared<RenamedSource>(source_, names);
       // Scalars belong to a whole tensor of the file, whatever parameters it is made of.
-      state_.optimizer[key] = key == "step" ? source : in_model_names(std::move(source));
+      state_.optimizers[set.name][key] = key == "step" ? source : in_model_names(std::move(source));
     }
+  }
+
+  // How often an optimizer made a step.
+  static std::int64_t count_updates(const OptimizerState& optimizer) {
+    std::int64_t count = 0;
+    if (const auto steps = optimizer.find("step"); steps != optimizer.end())
+      for (const std::string& name : steps->second->names())
+        if (const TensorInfo& info = steps->second->get(name); info.numel() == 1)
+          count = std::max(count, nn::read_tensor(*steps->second, info).item().toLong());
+    return count;
   }
 
   void open_shared() {
@@ -139,12 +167,8 @@ class Opening {
     for (const char* key : {"step", "global_step"})
       if (state_.shared.contains(key) && state_.shared.at(key).is_number_integer())
         state_.step = state_.shared.at(key);
-    if (state_.step == 0 && state_.optimizer.contains("step")) {
-      const TensorSource& steps = *state_.optimizer.at("step");
-      for (const std::string& name : steps.names())
-        if (const TensorInfo& info = steps.get(name); info.numel() == 1)
-          state_.step = std::max(state_.step, nn::read_tensor(steps, info).item().toLong());
-    }
+    if (state_.step != 0) return;
+    for (const auto& [set, optimizer] : state_.optimizers) state_.step += count_updates(optimizer);
   }
 
   const RunState& run_;

@@ -3,7 +3,7 @@
 // Note [Foreign checkpoints]
 // Weights lie under `model.`, `state_dict.`, `model_state_dict.`, perhaps below `module.`, or bare; an
 // optimizer's state under `….state.NAME.KEY`, or under numbers that count the parameters of its
-// groups. What is there tells which.
+// groups; those of several sets under `optimizers.SET.state.…`. What is there tells which.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,16 @@
 
 namespace floe::checkpoint {
 
+// What an optimizer keeps: "exp_avg" → by parameter.
+using OptimizerState = std::map<std::string, std::shared_ptr<const TensorSource>>;
+
 struct SavedState {
   std::string path;
-  std::optional<Manifest> manifest;                                      // of floe's own
-  std::shared_ptr<const TensorSource> weights;                           // by parameter
-  std::map<std::string, std::shared_ptr<const TensorSource>> optimizer;  // "exp_avg" → by parameter
-  std::shared_ptr<const TensorSource> ema;                               // null: none
-  nlohmann::json shared;  // the trainer's, as far as the file tells
+  std::optional<Manifest> manifest;                  // of floe's own
+  std::shared_ptr<const TensorSource> weights;       // by parameter
+  std::map<std::string, OptimizerState> optimizers;  // by set; those that have state
+  std::shared_ptr<const TensorSource> ema;           // null: none
+  nlohmann::json shared;                             // the trainer's, as far as the file tells
   std::int64_t step = 0;
 };
 

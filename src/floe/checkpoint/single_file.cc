@@ -25,8 +25,8 @@ constexpr std::int64_t kCheckedBlock = 16 << 20;
 
 Value whole_state(const DcpDirectory& directory, const SaveJob& job, TorchFileWriter& writer) {
   TensorCopier copier(directory, writer);
-  std::map<std::string, pickle::Entries> states;                 // by parameter
-  std::map<std::pair<std::size_t, std::int64_t>, Value> copied;  // by place
+  std::map<std::string, std::map<std::string, pickle::Entries>> states;  // by set and parameter
+  std::map<std::pair<std::size_t, std::int64_t>, Value> copied;          // by place
   pickle::Entries weights, averages;
   for (const auto& [name, tensor] : directory.metadata().tensors) {
     const pickle::Items& path = directory.metadata().paths.at(name).items();
@@ -42,23 +42,24 @@ Value whole_state(const DcpDirectory& directory, const SaveJob& job, TorchFileWr
       weights.emplace_back(path[1], value);
     else if (path[0].text() == "ema")
       averages.emplace_back(path[1], value);
-    else
-      states[path[2].text()].emplace_back(path[3], value);
+    else if (const auto place = state_place(path))
+      states[place->set][place->parameter].emplace_back(place->key, value);
   }
-  pickle::Entries state, root{{"epoch", epoch_of(job)},
-                              {"global_step", job.header.step},
-                              {"state_dict", pickle::ordered_dict(std::move(weights))}};
-  for (auto& [name, entries] : states) state.emplace_back(name, pickle::dict(std::move(entries)));
-  pickle::Items groups;
-  for (std::size_t g = 0; g < job.parameter_groups.size(); ++g) {
-    pickle::Items names;
-    for (const std::string& name : job.parameter_groups[g].names) names.emplace_back(name);
-    groups.push_back(group_value(directory, g, std::move(names), job.parameter_groups[g]));
-  }
-  if (!groups.empty())
-    root.emplace_back("optimizer",
-                      pickle::dict({{"state", pickle::dict(std::move(state))},
-                                    {"param_groups", pickle::list(std::move(groups))}}));
+  pickle::Entries root{{"epoch", epoch_of(job)},
+                       {"global_step", job.header.step},
+                       {"state_dict", pickle::ordered_dict(std::move(weights))}};
+  add_optimizers(job, "optimizer", "optimizers", root, [&](const OptimizerGroups& optimizer) {
+    pickle::Entries state;
+    for (auto& [name, entries] : states[optimizer.set])
+      state.emplace_back(name, pickle::dict(std::move(entries)));
+    pickle::Items groups;
+    for (std::size_t g = 0; g < optimizer.groups.size(); ++g) {
+      pickle::Items names;
+      for (const std::string& name : optimizer.groups[g].names) names.emplace_back(name);
+      groups.push_back(group_value(directory, optimizer, g, std::move(names)));
+    }
+    return optimizer_value(std::move(state), std::move(groups));
+  });
   if (!averages.empty()) root.emplace_back("ema", pickle::ordered_dict(std::move(averages)));
   return pickle::dict(std::move(root));
 }

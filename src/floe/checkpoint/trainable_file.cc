@@ -13,21 +13,21 @@ namespace {
 
 using pickle::Value;
 
-// Which tensors the optimizer keeps, by parameter.
+// Which tensors a set's optimizer keeps, by parameter.
 using StateKeys = std::map<std::string, std::set<std::string>>;
 
-StateKeys state_keys(const DcpDirectory& directory) {
+StateKeys state_keys(const DcpDirectory& directory, const std::string& set) {
   StateKeys keys;
-  for (const auto& [name, tensor] : directory.metadata().tensors) {
-    const pickle::Items& path = directory.metadata().paths.at(name).items();
-    if (path.size() == 4) keys[path[2].text()].insert(path[3].text());
-  }
+  for (const auto& [name, tensor] : directory.metadata().tensors)
+    if (const auto place = state_place(directory.metadata().paths.at(name).items());
+        place && place->set == set)
+      keys[place->parameter].insert(place->key);
   return keys;
 }
 
 // The optimizer's state of one tensor of the file; what is frozen in it has zeros.
-Value state_of(const FileTensor& tensor, std::int64_t number, const StateKeys& keys,
-               const DcpDirectory& directory, TensorCopier& copier) {
+Value state_of(const FileTensor& tensor, const std::string& set, std::int64_t number,
+               const StateKeys& keys, const DcpDirectory& directory, TensorCopier& copier) {
   pickle::Entries entries;
   const auto trained =
       std::find_if(tensor.runs.begin(), tensor.runs.end(),
@@ -35,10 +35,11 @@ Value state_of(const FileTensor& tensor, std::int64_t number, const StateKeys& k
   if (trained == tensor.runs.end()) return pickle::dict({});
   for (const std::string& key : keys.at(trained->parameter)) {
     const auto in_directory = [&](const std::string& parameter) {
-      return keys.contains(parameter) ? str("optimizer.state.", parameter, ".", key)
-                                      : std::string();
+      return keys.contains(parameter)
+                 ? str(join(optimizer_path(set), "."), ".state.", parameter, ".", key)
+                 : std::string();
     };
-    const std::string name = str("state/", number, "/", key);
+    const std::string name = str("state/", set, set.empty() ? "" : "/", number, "/", key);
     const bool is_count = directory.get(in_directory(trained->parameter)).shape.empty();
     const FileTensor count{name, {}, {{trained->parameter, 0, 1}}, {}};
     entries.emplace_back(key, copier.copy(name, is_count ? count : tensor, in_directory));
@@ -54,7 +55,7 @@ Value scheduler_value(const SaveJob& job) {
                        {"_get_lr_called_within_step", false},
                        {"_last_lr", nlohmann::json::array()},
                        {"lr_lambdas", nlohmann::json::array()}};
-  for (const auto& group : job.parameter_groups) {
+  for (const auto& group : job.optimizers.front().groups) {
     state["_last_lr"].push_back(group.settings.value("lr", 0.0));
     state["lr_lambdas"].push_back(nullptr);
   }
@@ -71,14 +72,31 @@ Value epoch_of(const SaveJob& job) {
   return shared.is_object() && shared.contains("epoch") ? to_pickle(shared.at("epoch")) : Value(0);
 }
 
-Value group_value(const DcpDirectory& directory, std::size_t group, pickle::Items params,
-                  const optim::ParameterGroup& about) {
+Value group_value(const DcpDirectory& directory, const OptimizerGroups& optimizer,
+                  std::size_t group, pickle::Items params) {
   pickle::Entries entries;
-  for (const auto& item : about.settings.items())
+  for (const auto& item : optimizer.groups[group].settings.items())
     entries.emplace_back(item.key(),
-                         directory.object(str("optimizer.param_groups.", group, ".", item.key())));
+                         directory.object(setting_name(optimizer.set, group, item.key())));
   entries.emplace_back("params", pickle::list(std::move(params)));
   return pickle::dict(std::move(entries));
+}
+
+Value optimizer_value(pickle::Entries state, pickle::Items groups) {
+  return pickle::dict({{"state", pickle::dict(std::move(state))},
+                       {"param_groups", pickle::list(std::move(groups))}});
+}
+
+void add_optimizers(const SaveJob& job, const std::string& one, const std::string& several,
+                    pickle::Entries& root,
+                    const std::function<Value(const OptimizerGroups&)>& value_of) {
+  pickle::Entries by_set;
+  for (const OptimizerGroups& optimizer : job.optimizers)
+    if (optimizer.set.empty())
+      root.emplace_back(one, value_of(optimizer));
+    else
+      by_set.emplace_back(optimizer.set, value_of(optimizer));
+  if (!by_set.empty()) root.emplace_back(several, pickle::dict(std::move(by_set)));
 }
 
 std::vector<std::vector<const FileTensor*>> numbered_tensors(
@@ -103,25 +121,29 @@ Value trainable_state(const DcpDirectory& directory, const SaveJob& job, TorchFi
     weights.emplace_back(tensor.name, value);
     for (const std::string& copy : tensor.copies) weights.emplace_back(copy, value);
   }
-  const StateKeys keys = state_keys(directory);
-  pickle::Entries state;
-  pickle::Items groups;
-  std::int64_t number = 0;
-  const auto numbered = numbered_tensors(job.file_tensors, job.parameter_groups);
-  for (std::size_t g = 0; g < numbered.size(); ++g) {
-    pickle::Items ids;
-    for (const FileTensor* tensor : numbered[g]) {
-      state.emplace_back(number, state_of(*tensor, number, keys, directory, copier));
-      ids.emplace_back(number++);
-    }
-    groups.push_back(group_value(directory, g, std::move(ids), job.parameter_groups[g]));
-  }
-  pickle::Entries root{
-      {"epoch", epoch_of(job)},
-      {"model_state_dict", pickle::ordered_dict(std::move(weights))},
-      {"optimizer_state_dict", pickle::dict({{"state", pickle::dict(std::move(state))},
-                                             {"param_groups", pickle::list(std::move(groups))}})},
-      {"lr_scheduler_state_dict", scheduler_value(job)}};
+  pickle::Entries root{{"epoch", epoch_of(job)},
+                       {"model_state_dict", pickle::ordered_dict(std::move(weights))}};
+  add_optimizers(job, "optimizer_state_dict", "optimizer_state_dicts", root,
+                 [&](const OptimizerGroups& optimizer) {
+                   const StateKeys keys = state_keys(directory, optimizer.set);
+                   pickle::Entries state;
+                   pickle::Items groups;
+                   std::int64_t number = 0;
+                   const auto numbered = numbered_tensors(job.file_tensors, optimizer.groups);
+                   for (std::size_t g = 0; g < numbered.size(); ++g) {
+                     pickle::Items ids;
+                     for (const FileTensor* tensor : numbered[g]) {
+                       if (!keys.empty())
+                         state.emplace_back(number, state_of(*tensor, optimizer.set, number, keys,
+                                                             directory, copier));
+                       ids.emplace_back(number++);
+                     }
+                     groups.push_back(group_value(directory, optimizer, g, std::move(ids)));
+                   }
+                   return optimizer_value(std::move(state), std::move(groups));
+                 });
+  if (job.optimizers.size() == 1 && job.optimizers.front().set.empty())
+    root.emplace_back("lr_scheduler_state_dict", scheduler_value(job));
   // OpenFlamingo has no averages; under the model's own names they are for floe alone.
   pickle::Entries averages;
   for (const auto& [name, tensor] : directory.metadata().tensors)

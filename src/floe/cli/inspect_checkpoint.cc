@@ -7,7 +7,6 @@
 #include <set>
 #include <sstream>
 
-#include "floe/checkpoint/folders.h"
 #include "floe/checkpoint/json_pickle.h"
 #include "floe/checkpoint/manifest.h"
 #include "floe/checkpoint/verify.h"
@@ -39,6 +38,10 @@ void add_manifest(const checkpoint::Manifest& manifest, ordered_json& facts) {
   facts["layout"] = word(manifest.layout);
   facts["content"] = word(manifest.content);
   facts["emergency"] = manifest.emergency;
+  for (const auto& set : manifest.sets) {
+    if (set.active) facts["phase"] = set.name;
+    facts["sets"][set.name] = {{"trains", set.active}, {"has_state", set.has_state}};
+  }
   for (const auto& base : manifest.bases) facts["frozen_base"].push_back(base.path);
   if (!manifest.metrics.empty()) facts["metrics"] = manifest.metrics;
 }
@@ -166,6 +169,10 @@ std::string facts_text(const ordered_json& facts) {
     if (key == "files") {
       for (const auto& [file, bytes] : value.items())
         line("file", str(file, "  ", format_bytes(bytes.get<std::int64_t>())));
+    } else if (key == "sets") {
+      for (const auto& [set, about] : value.items())
+        line("set", str(set, about["trains"] ? "  trains" : "  rests",
+                        about["has_state"] ? ", with" : ", without", " optimizer state"));
     } else if (key == "parts") {
       for (const auto& [part, about] : value.items())
         line("part", str(part, "  ", about["num_tensors"].get<std::int64_t>(), " tensors, ",
@@ -183,14 +190,6 @@ std::string facts_text(const ordered_json& facts) {
     }
   }
   return out.str();
-}
-
-ordered_json run_facts(const std::string& run_folder) {
-  ordered_json list = ordered_json::array();
-  for (const auto& listed :
-       checkpoint::list_checkpoints(checkpoint::checkpoints_folder(run_folder)))
-    list.push_back({{"name", listed.name}, {"step", listed.step}});
-  return list;
 }
 
 }  // namespace floe::cli

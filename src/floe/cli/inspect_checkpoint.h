@@ -16,7 +16,4 @@ nlohmann::ordered_json checkpoint_facts(const std::string& path, bool verify);
 
 std::string facts_text(const nlohmann::ordered_json& facts);
 
-// The checkpoints of a run, newest first: name and step.
-nlohmann::ordered_json run_facts(const std::string& run_folder);
-
 }  // namespace floe::cli

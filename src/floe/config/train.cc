@@ -1,5 +1,8 @@
 #include "floe/config/train.h"
 
+#include <algorithm>
+#include <cctype>
+
 #include "floe/config/schema.h"
 
 namespace floe {
@@ -99,13 +102,34 @@ void describe(config::Schema<ValidationConfig>& s) {
   });
 }
 
+void describe(config::Schema<UntilConfig>& s) {
+  using C = UntilConfig;
+  s.field("metric", &C::metric, "What validation measures: val_loss, or that of a source")
+      .not_empty();
+  s.field("patience", &C::patience, "Validations in a row without a fall that end the phase")
+      .at_least(1);
+  s.field("min_delta", &C::min_delta, "What has to be exceeded for a fall to count").at_least(0);
+}
+
 void describe(config::Schema<PhaseConfig>& s) {
   using C = PhaseConfig;
-  s.field("name", &C::name, "What the phase is called in logs").not_empty().required();
+  s.field("name", &C::name, "What the phase is called in logs and checkpoints")
+      .not_empty()
+      .rule("of letters, digits, '_' and '-'", "consist of letters, digits, '_' and '-'",
+            [](const std::string& name) {
+              return std::all_of(name.begin(), name.end(), [](unsigned char c) {
+                return (c < 128 && std::isalnum(c)) || c == '_' || c == '-';
+              });
+            })
+      .required();
   s.field("train", &C::train, "Patterns of the parameters that train").not_empty().required();
-  s.field("steps", &C::steps, "Number of optimizer updates; null: train.steps").at_least(1);
-  s.field("lr", &C::lr, "Learning rate; null: that of train.optimizer").at_least(0);
+  s.field("steps", &C::steps, "Optimizer updates of a turn; null: by until, or up to the run's end")
+      .at_least(1);
+  s.field("until", &C::until, "Ends a turn, before its steps are done if those are set");
+  s.field("lr", &C::lr, "Learning rate; null: that of train.optimizer").more_than(0);
   s.field("weight_decay", &C::weight_decay, "Decay; null: that of train.optimizer").at_least(0);
+  s.field("schedule", &C::schedule,
+          "The learning rate over the set's own updates; null: train.schedule, over the run's");
   s.field("optimizer_state", &C::optimizer_state,
           "What becomes of the set's optimizer state while it rests");
 }
@@ -115,6 +139,8 @@ void describe(config::Schema<TrainConfig>& s) {
   s.field("steps", &C::steps, "Number of optimizer updates; null: by epochs").at_least(1);
   s.field("epochs", &C::epochs, "Number of epochs; null: by steps").at_least(1);
   s.field("trainable", &C::trainable, "Patterns of what trains; null: the model's own rule");
+  s.field("cycle_phases", &C::cycle_phases,
+          "Phases take turns until the run ends; false: each has one turn");
   s.field("packed", &C::packed,
           "All sources of a step in one pass; false: one after the other, as OpenFlamingo does");
   s.field("gradient_accumulation", &C::gradient_accumulation, "Batches of each source per update")

@@ -86,6 +86,7 @@ struct TrainConfig {
 
   std::optional<std::int64_t> steps, epochs;
   std::optional<std::vector<std::string>> trainable;  // null: the model's own rule
+  bool cycle_phases = false;                          // the phases begin again after the last
   bool packed = true;                                 // all sources in one pass
   std::int64_t gradient_accumulation = 1;
   LossMean loss_mean = LossMean::per_rank;
@@ -103,6 +104,14 @@ inline auto enum_names(TrainConfig::LossMean) {
 }
 void describe(config::Schema<TrainConfig>& s);
 
+// A phase ends when a metric of validation has stopped falling.
+struct UntilConfig {
+  std::string metric = "val_loss";
+  std::int64_t patience = 1;  // validations in a row without a fall
+  double min_delta = 0;       // a fall is more than that
+};
+void describe(config::Schema<UntilConfig>& s);
+
 // A set of parameters that trains for some steps.
 struct PhaseConfig {
   // What becomes of the optimizer state of a set that rests.
@@ -110,8 +119,10 @@ struct PhaseConfig {
 
   std::string name;
   std::vector<std::string> train;     // patterns
-  std::optional<std::int64_t> steps;  // null: train.steps
+  std::optional<std::int64_t> steps;  // of a turn
+  std::optional<UntilConfig> until;   // beside `steps`: whichever comes first
   std::optional<double> lr, weight_decay;
+  std::optional<ScheduleConfig> schedule;  // over the set's own updates; null: train.schedule
   OptimizerState optimizer_state = OptimizerState::keep;
 };
 inline auto enum_names(PhaseConfig::OptimizerState) {

@@ -41,7 +41,13 @@ void check_group(const shard::FlatGroup& group, const shard::ShardOptions& confi
   for (std::size_t i = 0; i < group.plan().parameters.size(); ++i)
     check(str("parameter '", group.parameter(i).name, "' of ", name, " computes"),
           group.leaf(i).scalar_type(), kParam, mixed.param);
-  if (group.plan().trainable) {
+  if (group.plan().masters_away()) {
+    check(str(name, ", which rests, is stored"), stored, kParam, mixed.param);
+    const auto masters = group.values().scalar_type();
+    require<ShardError>(masters == stored || masters == group.plan().master_dtype,
+                        "the masters of ", name, " rest in ", name_of(masters),
+                        ", but updates need ", name_of(group.plan().master_dtype));
+  } else if (group.plan().trainable) {
     require<ShardError>(stored == at::kFloat || stored == at::kDouble, name,
                         " trains on slices in ", name_of(stored), ", but updates need fp32");
     if (group.gradient().defined())
@@ -82,10 +88,10 @@ void check_dtypes(const shard::Engine& engine, const optim::Optimizer& optimizer
     const shard::FlatGroup& group = *engine.trainable_groups()[g];
     for (const optim::StateSlice& slice : optimizer.state_slices(g))
       require<ShardError>(
-          !slice.values.defined() || slice.values.scalar_type() == group.shard().scalar_type(),
+          !slice.values.defined() || slice.values.scalar_type() == group.plan().master_dtype,
           "optimizer state ", slice.name, " of group '", group.name(), "' is in ",
           name_of(slice.values.scalar_type()), ", but its slice in ",
-          name_of(group.shard().scalar_type()));
+          name_of(group.plan().master_dtype));
   }
   for (const auto& buffer : engine.model().named_buffers())
     check(str("buffer '", buffer.key(), "' is"), buffer.value().scalar_type(),
@@ -93,9 +99,12 @@ void check_dtypes(const shard::Engine& engine, const optim::Optimizer& optimizer
 }
 
 std::string dtype_line(const shard::Engine& engine, const optim::Optimizer& optimizer) {
-  std::set<c10::ScalarType> trainable, frozen, whole, state, buffers;
+  std::set<c10::ScalarType> trainable, resting, frozen, whole, state, buffers;
   for (const auto& group : engine.groups()) {
-    (group->plan().trainable ? trainable : frozen).insert(group->shard().scalar_type());
+    (group->plan().active      ? trainable
+     : group->plan().trainable ? resting
+                               : frozen)
+        .insert(group->shard().scalar_type());
     whole.insert(group->leaf(0).scalar_type());
   }
   for (std::size_t g = 0; g < engine.trainable_groups().size(); ++g)
@@ -108,6 +117,7 @@ std::string dtype_line(const shard::Engine& engine, const optim::Optimizer& opti
     if (!types.empty()) parts.push_back(str(what, " ", names_of(types)));
   };
   part("trainable slices", trainable);
+  part("resting slices", resting);
   part("frozen slices", frozen);
   part("parameters in use", whole);
   part("optimizer state", state);

@@ -14,9 +14,9 @@ std::int64_t at_least_zero(std::int64_t bytes) { return std::max<std::int64_t>(b
 
 }  // namespace
 
-MemoryWatch::MemoryWatch(shard::Engine& engine, const optim::Optimizer& optimizer)
+MemoryWatch::MemoryWatch(shard::Engine& engine, std::vector<optim::Optimizer*> optimizers)
     : engine_(engine),
-      optimizer_(optimizer),
+      optimizers_(std::move(optimizers)),
       device_(engine.world().device()),
       slices_here_(device_.is_cpu() || !engine.options().cpu_offload),
       logits_(engine) {}
@@ -54,8 +54,9 @@ void MemoryWatch::mark(MemoryPoint point) {
     parameters_ = optimizer_bytes_ = 0;
     if (slices_here_) {
       const shard::MemoryInUse memory = engine_.memory();
-      parameters_ = memory.trainable_shards + memory.frozen_shards;
-      optimizer_bytes_ = optimizer_.state_bytes();
+      parameters_ = memory.trainable_shards + memory.resting_shards + memory.frozen_shards;
+      for (const optim::Optimizer* optimizer : optimizers_)
+        optimizer_bytes_ += optimizer->state_bytes();
     }
     between_steps_ = device_memory(device_).current_bytes;
   }

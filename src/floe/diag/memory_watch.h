@@ -1,7 +1,7 @@
 // Follows the memory of a rank's device through the steps of training: current and peak at the points
 // of a batch, and whose memory it is.
 //
-//   MemoryWatch watch(engine, optimizer);
+//   MemoryWatch watch(engine, {&optimizer});
 //   engine.add_observer(&watch);
 //   watch.mark(MemoryPoint::batch_start); ... watch.mark(MemoryPoint::batch_end);
 //   for (const PointMemory& at : watch.points()) ...
@@ -33,8 +33,9 @@ struct PointMemory {
 
 class MemoryWatch final : public shard::Observer {
  public:
-  // Both must outlive it. Resets the peaks of the device and of the engine's pools as it goes.
-  MemoryWatch(shard::Engine& engine, const optim::Optimizer& optimizer);
+  // The optimizers of all sets. Everything must outlive it. Resets the peaks of the device and of the
+  // engine's pools as it goes.
+  MemoryWatch(shard::Engine& engine, std::vector<optim::Optimizer*> optimizers);
 
   void on(const shard::Event& event) override;
   // batch_start begins a new batch.
@@ -55,7 +56,7 @@ class MemoryWatch final : public shard::Observer {
   PeakContext context() const;
 
   shard::Engine& engine_;
-  const optim::Optimizer& optimizer_;
+  std::vector<optim::Optimizer*> optimizers_;
   c10::Device device_;
   bool slices_here_;  // on the device, not in host memory
   LogitsWatch logits_;

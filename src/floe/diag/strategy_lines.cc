@@ -1,6 +1,7 @@
 #include "floe/diag/strategy_lines.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "floe/core/bytes.h"
 #include "floe/shard/policy_entry.h"
@@ -58,14 +59,43 @@ std::string matches_of(const std::vector<std::string>& entries, const Places& pl
   return join(parts);
 }
 
+// What a setting comes to, with the place its value comes from.
+std::string line_of(const StrategySettings& settings, const std::string& words,
+                    const std::string& key) {
+  const config::Value* value = settings.values.at(key);
+  return str(words, " (", key, ", ", value ? value->origin.text() : "default", ")");
+}
+
 }  // namespace
+
+std::vector<std::string> precision_lines(const StrategySettings& settings) {
+  const MixedPrecisionConfig& mixed = settings.strategy.mixed_precision;
+  const std::optional<DType>& frozen = settings.strategy.frozen.dtype;
+  const std::optional<DType>& autocast = settings.precision.autocast;
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& words, const std::string& key) {
+    lines.push_back(line_of(settings, words, key));
+  };
+  add(str("parameters are gathered and computed with in ", name_of(mixed.param)),
+      "strategy.mixed_precision.param");
+  add(str("gradients are reduced in ", name_of(mixed.reduce)), "strategy.mixed_precision.reduce");
+  add(str("buffers are ", name_of(mixed.buffer)), "strategy.mixed_precision.buffer");
+  add(str("what trains is stored in fp32, what is frozen in ",
+          name_of(frozen.value_or(mixed.param)), frozen ? "" : ", as it is gathered"),
+      "strategy.frozen.dtype");
+  add(autocast ? str("forwards run under autocast in ", name_of(*autocast),
+                     "; it changes nothing of the above: strategy.mixed_precision wins")
+               : "forwards run without autocast",
+      "precision.autocast");
+  if (settings.loss_scale)
+    add(str("the loss is scaled, at first by ", *settings.loss_scale), "precision.loss_scale");
+  return lines;
+}
 
 std::vector<std::string> strategy_lines(const StrategySettings& settings) {
   const StrategyConfig& strategy = settings.strategy;
-  const MixedPrecisionConfig& mixed = strategy.mixed_precision;
   const auto line = [&](const std::string& words, const std::string& key) {
-    const config::Value* value = settings.values.at(key);
-    return str(words, " (", key, ", ", value ? value->origin.text() : "default", ")");
+    return line_of(settings, words, key);
   };
   const auto list = [](const std::vector<std::string>& entries, const char* none) {
     return entries.empty() ? std::string(none) : join(entries);
@@ -83,18 +113,8 @@ std::vector<std::string> strategy_lines(const StrategySettings& settings) {
                                ? "off: all activations are kept"
                                : str("on for ", join(strategy.activation_checkpointing))),
                        "strategy.activation_checkpointing"));
-  lines.push_back(line(str("parameters are gathered in ", name_of(mixed.param)),
-                       "strategy.mixed_precision.param"));
-  lines.push_back(line(str("gradients are reduced in ", name_of(mixed.reduce)),
-                       "strategy.mixed_precision.reduce"));
-  lines.push_back(
-      line(str("buffers are ", name_of(mixed.buffer)), "strategy.mixed_precision.buffer"));
   lines.push_back(line(str("frozen parameters are ", residency_words(strategy.frozen)),
                        "strategy.frozen.residency"));
-  lines.push_back(line(
-      str("frozen parameters are stored in ", name_of(strategy.frozen.dtype.value_or(mixed.param)),
-          strategy.frozen.dtype ? "" : ", as they are gathered"),
-      "strategy.frozen.dtype"));
   lines.push_back(line(strategy.cpu_offload
                            ? "slices, their gradients and optimizer state lie in host memory"
                            : "slices lie on the device, nothing is offloaded",
@@ -105,12 +125,8 @@ std::vector<std::string> strategy_lines(const StrategySettings& settings) {
                : str(strategy.prefetch, strategy.prefetch == 1 ? " unit is" : " units are",
                      " gathered ahead of the one that computes"),
            "strategy.prefetch"));
-  lines.push_back(
-      line(settings.precision.autocast
-               ? str("forwards run under autocast in ", name_of(*settings.precision.autocast),
-                     "; it changes nothing of the above: strategy.mixed_precision wins")
-               : "forwards run without autocast",
-           "precision.autocast"));
+  for (std::string& of_precision : precision_lines(settings))
+    lines.push_back(std::move(of_precision));
   lines.push_back(
       line(str("checkpoints are ", settings.state_dict_type), "checkpoint.state_dict_type"));
   return lines;

@@ -62,6 +62,24 @@ std::int64_t total_numel(const ShardPlan& plan) {
       [](std::int64_t sum, const shard::PlannedParameter& p) { return sum + p.numel; });
 }
 
+// "phase 'a' trains 12.6 k parameters in 3 units; while it rests its state is offloaded"
+std::string set_line(const ShardPlan& plan, std::size_t set) {
+  std::int64_t numel = 0;
+  for (const shard::PlannedParameter& parameter : plan.parameters)
+    if (parameter.trains_in(set)) numel += parameter.numel;
+  const auto num_units =
+      std::count_if(plan.units.begin(), plan.units.end(), [&](const PlannedUnit& unit) {
+        return std::any_of(unit.groups.begin(), unit.groups.end(),
+                           [&](std::size_t g) { return plan.groups[g].trains_in(set); });
+      });
+  const shard::Rest rest = plan.sets[set].rest;
+  const char* does = rest == shard::Rest::keep      ? "stays on the device"
+                     : rest == shard::Rest::offload ? "goes to host memory"
+                                                    : "is dropped";
+  return str("phase '", plan.sets[set].name, "' trains ", format_count(numel), " parameters in ",
+             num_units, num_units == 1 ? " unit" : " units", "; while it rests its state ", does);
+}
+
 void note_units(const ShardPlan& plan, std::vector<std::string>& notes) {
   const std::int64_t all = total_numel(plan);
   if (plan.units.size() == 1) {
@@ -138,6 +156,8 @@ std::vector<std::string> tree_lines(const ShardPlan& plan, std::size_t top_k) {
                           " train)"));
   }
   lines.push_back(str("the largest: ", join(largest)));
+  for (std::size_t set = 0; set < plan.sets.size() && plan.sets.size() > 1; ++set)
+    lines.push_back(set_line(plan, set));
   return lines;
 }
 
@@ -147,6 +167,10 @@ std::vector<std::string> plan_notes(const ShardPlan& plan) {
                                   [](const PlannedGroup& group) { return group.trainable; });
   if (!trains)
     notes.push_back("nothing trains: every parameter is frozen; look at train.trainable");
+  for (std::size_t set = 0; set < plan.sets.size(); ++set)
+    if (trains && std::none_of(plan.groups.begin(), plan.groups.end(),
+                               [&](const PlannedGroup& group) { return group.trains_in(set); }))
+      notes.push_back(str("nothing trains in phase '", plan.sets[set].name, "': look at phases"));
   note_units(plan, notes);
   note_ties(plan, notes);
   note_uneven(plan, notes);

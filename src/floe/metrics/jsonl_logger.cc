@@ -36,6 +36,16 @@ std::string json_line(const Record& record) {
   return line + "}\n";
 }
 
+std::string event_line(const Event& event) {
+  std::string line = str("{\"step\":", event.step, ",\"time\":", number_text(event.time_s),
+                         ",\"event\":", quoted_text(event.kind));
+  using nlohmann::ordered_json;
+  for (const auto& [name, value] : event.content.items())
+    line += "," + quoted_text(name) + ":" +
+            value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return line + "}\n";
+}
+
 void trim_jsonl(const std::string& path, std::int64_t last_step) {
   // First look, then write: a file that is as it should be stays untouched.
   std::int64_t num_later = 0, num_damaged = 0, damaged_line = 0;
@@ -46,12 +56,18 @@ void trim_jsonl(const std::string& path, std::int64_t last_step) {
     for (JsonLine line; reader.next(line);) {
       if (!line.problem.empty()) {
         if (num_damaged++ == 0) damaged_line = line.number;
-      } else if (line.step > last_step || line.step <= previous) {
-        ++num_later;
-      } else {
-        previous = line.step;
-        keep(line.text);
+        continue;
       }
+      // An event stands behind the record of its step.
+      const bool is_event = !line.event.empty();
+      const bool stays = is_event ? line.step < last_step && line.step >= previous
+                                  : line.step <= last_step && line.step > previous;
+      if (!stays) {
+        ++num_later;
+        continue;
+      }
+      if (!is_event) previous = line.step;
+      keep(line.text);
     }
   };
   kept_lines([](const std::string&) {});
@@ -82,5 +98,6 @@ JsonlLogger::JsonlLogger(const RunInfo& run) {
 }
 
 void JsonlLogger::write(const Record& record) { file_->append(json_line(record)); }
+void JsonlLogger::write_event(const Event& event) { file_->append(event_line(event)); }
 
 }  // namespace floe::metrics

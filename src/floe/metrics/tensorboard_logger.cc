@@ -147,8 +147,12 @@ void TensorboardLogger::write(const Record& record) {
     values.message(
         summary::value,
         Message().text(value::tag, name).number32(value::simple_value, static_cast<float>(number)));
-  for (const auto& [name, text] : record.texts)
+  for (const auto& [name, text] : record.texts) {
+    const auto [known, is_new] = texts_.try_emplace(name, text);
+    if (!is_new && known->second == text) continue;
+    known->second = text;
     values.message(summary::value, text_value(name, text));
+  }
   add_event(record.time_s, record.step, event::summary, values.encoded());
 }
 

@@ -3,6 +3,7 @@
 // configuration is the text "config".
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@ class TensorboardLogger : public Logger {
  private:
   void add_event(double time_s, std::int64_t step, int field, std::string_view content);
   std::unique_ptr<AppendFile> file_;
+  std::map<std::string, std::string> texts_;  // the last ones: a text is written where it changes
 };
 
 // A record of TensorFlow's record files: its length, the bytes, a masked CRC-32C of each.

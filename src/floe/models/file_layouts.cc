@@ -113,12 +113,14 @@ std::vector<SavedTensor> language_model_layout(LanguageModel& model) {
   return tensors;
 }
 
-std::vector<SavedTensor> trained_part_layout(LanguageModel& model) {
+std::vector<SavedTensor> trained_part_layout(
+    LanguageModel& model, const std::function<bool(const nn::NamedParameter&)>& trains) {
   std::vector<SavedTensor> tensors;
   const Layout layout(model, false);
   layout.each([&](const nn::NamedParameter& parameter, SavedTensor tensor) {
     if (is_vision(parameter.name)) return;
-    if (!parameter.tensor.requires_grad() && !layout.is_table(parameter) &&
+    const bool trained = trains ? trains(parameter) : parameter.tensor.requires_grad();
+    if (!trained && !layout.is_table(parameter) &&
         parameter.name.find("embed") == std::string::npos)
       return;
     tensors.push_back(std::move(tensor));

@@ -3,6 +3,7 @@
 // their places (Note [Trained rows]).
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "floe/models/language_model.h"
@@ -18,7 +19,9 @@ std::vector<SavedTensor> language_model_layout(LanguageModel& model);
 // What OpenFlamingo keeps in a checkpoint: parameters that train, the input embedding, and everything
 // with "embed" in its name; nothing of the image tower. A tied head is written under its own name as
 // well. Adapters are tensors of their own.
-std::vector<SavedTensor> trained_part_layout(LanguageModel& model);
+// `trains` says which parameters do; null: those that require a gradient now.
+std::vector<SavedTensor> trained_part_layout(
+    LanguageModel& model, const std::function<bool(const nn::NamedParameter&)>& trains = nullptr);
 
 // A whole state dict of OpenFlamingo. Its modules `old_decoder_blocks` and `gated_cross_attn_layers`
 // are second names. Adapters are added to their weights.

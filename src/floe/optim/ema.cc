@@ -3,45 +3,120 @@
 #include <ATen/core/grad_mode.h>
 
 #include "floe/core/error.h"
+#include "floe/shard/host_store.h"
+#include "floe/shard/relayout.h"
 
 namespace floe::optim {
+namespace {
+
+// Whether the averages of a group that rests are off the device.
+bool leaves(const shard::PlannedGroup& group) {
+  return group.rest != shard::Rest::keep && !group.offloaded;
+}
+
+}  // namespace
 
 Ema::Ema(shard::Engine& engine, double decay) : engine_(engine), decay_(decay) {
   require<ConfigError>(decay >= 0 && decay < 1,
                        "train.ema.decay must be at least 0 and below 1, not ", decay);
-  const at::AutoGradMode grad_off(false);
   for (const shard::FlatGroup* group : engine.trainable_groups())
-    averages_.push_back(group->shard().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true));
+    averages_.push_back(start(*group));
+  engine.add_owner(this);
+}
+
+shard::MovingSlice Ema::start(const shard::FlatGroup& group) const {
+  const at::AutoGradMode grad_off(false);
+  const at::Tensor values = group.values();
+  if (group.plan().active || !leaves(group.plan()))
+    return shard::MovingSlice(
+        values.to(group.shard().device(), at::kFloat, /*non_blocking=*/false, /*copy=*/true));
+  const at::Tensor stored =
+      shard::store_empty(values.numel(), at::kFloat, engine_.world().device());
+  stored.copy_(values);
+  return shard::MovingSlice(stored, /*stored=*/true);
 }
 
 void Ema::update() {
   const at::AutoGradMode grad_off(false);
   const auto groups = engine_.trainable_groups();
-  for (std::size_t g = 0; g < groups.size(); ++g)
-    averages_[g].lerp_(groups[g]->shard().to(at::kFloat), 1 - decay_);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (!groups[g]->plan().active) continue;
+    const at::Tensor average = averages_[g].values();
+    average.lerp_(groups[g]->shard().to(at::kFloat), 1 - decay_);
+  }
 }
 
 void Ema::restart() {
   const at::AutoGradMode grad_off(false);
   const auto groups = engine_.trainable_groups();
-  for (std::size_t g = 0; g < groups.size(); ++g) averages_[g].copy_(groups[g]->shard());
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const at::Tensor average = averages_[g].values();
+    average.copy_(groups[g]->values());
+  }
 }
 
-void Ema::exchange() {
+void Ema::exchange(bool back) {
   const at::AutoGradMode grad_off(false);
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    at::Tensor values = groups[g]->shard();
+    const at::Tensor values = groups[g]->shard(), average = averages_[g].values();
+    if (groups[g]->plan().masters_away()) {
+      // The slice is only a rounded copy: averages stay where they are, and the copy is made again.
+      if (!back) set_aside_.emplace(g, values.clone());
+      values.copy_(back ? set_aside_.at(g) : average);
+      if (back) set_aside_.erase(g);
+      continue;
+    }
     const at::Tensor kept = values.clone();
-    values.copy_(averages_[g]);
-    averages_[g].copy_(kept);
+    values.copy_(average);
+    average.copy_(kept);
   }
 }
 
 std::int64_t Ema::state_bytes() const {
   std::int64_t bytes = 0;
-  for (const at::Tensor& average : averages_) bytes += static_cast<std::int64_t>(average.nbytes());
+  for (const auto& average : averages_) bytes += average.device_bytes();
   return bytes;
+}
+
+std::int64_t Ema::stored_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& average : averages_) bytes += average.stored_bytes();
+  return bytes;
+}
+
+void Ema::rest(std::size_t set, std::size_t next) {
+  const auto groups = engine_.trainable_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const shard::PlannedGroup& group = groups[g]->plan();
+    if (group.trains_in(set) && !group.trains_in(next) && leaves(group)) averages_[g].store();
+  }
+}
+
+void Ema::wake(std::size_t set) {
+  const auto groups = engine_.trainable_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    if (groups[g]->plan().trains_in(set))
+      averages_[g].fetch(groups[g]->shard().device(), engine_.side_stream());
+}
+
+void Ema::relaid(const shard::Relayout& relayout) {
+  std::vector<at::Tensor> slices;
+  for (const auto& average : averages_) slices.push_back(average.values());
+  const std::vector<at::Tensor> after = relayout.apply(slices);
+  std::vector<shard::MovingSlice> before = std::exchange(averages_, {});
+  const auto groups = engine_.trainable_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const shard::Relayout::Part& part = relayout.parts()[g];
+    if (part.from == shard::Relayout::kNone) {
+      averages_.push_back(start(*groups[g]));
+    } else if (!part.before) {
+      averages_.push_back(std::move(before[part.from]));
+    } else {
+      averages_.emplace_back(after[g].to(groups[g]->shard().device()));
+      if (before[part.from].stored()) averages_.back().store();
+    }
+  }
 }
 
 }  // namespace floe::optim

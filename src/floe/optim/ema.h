@@ -1,20 +1,28 @@
 // An exponential moving average of what trains, sliced like it: average ← decay × average +
-// (1 − decay) × value after every update. Nothing is communicated.
+// (1 − decay) × value after every update. Nothing is communicated. Averages of a set that rests do not
+// move; they leave the device where the set's masters do (and are kept in host memory where those are
+// dropped).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "floe/shard/engine.h"
+#include "floe/shard/moving_slice.h"
+#include "floe/shard/slice_owner.h"
 
 namespace floe::optim {
 
-class Ema {
+class Ema final : public shard::SliceOwner {
  public:
   // Starts from the current values. Throws ConfigError unless 0 <= decay < 1.
   Ema(shard::Engine& engine, double decay);
+  ~Ema() override { engine_.remove_owner(this); }
+  Ema(const Ema&) = delete;
+  Ema& operator=(const Ema&) = delete;
 
   double decay() const { return decay_; }
   // After an optimizer's step.
@@ -23,8 +31,8 @@ class Ema {
   // Exchanges averages and values while it lives: forwards see the averages. Between steps only.
   class InPlace {
    public:
-    explicit InPlace(Ema& ema) : ema_(ema) { ema_.exchange(); }
-    ~InPlace() { ema_.exchange(); }
+    explicit InPlace(Ema& ema) : ema_(ema) { ema_.exchange(/*back=*/false); }
+    ~InPlace() { ema_.exchange(/*back=*/true); }
     InPlace(const InPlace&) = delete;
     InPlace& operator=(const InPlace&) = delete;
 
@@ -32,19 +40,28 @@ class Ema {
     Ema& ema_;
   };
 
-  // The averages of a trainable group's slice, fp32 [shard_numel], as a checkpoint has them.
-  const at::Tensor& slice(std::size_t group_index) const { return averages_[group_index]; }
+  // The averages of a trainable group's slice, fp32 [shard_numel], as a checkpoint has them, wherever
+  // they are now.
+  const at::Tensor& slice(std::size_t group_index) const { return averages_[group_index].values(); }
   // Starts again from the current values: for a checkpoint that has no averages.
   void restart();
-  // Bytes on this rank.
+  // Bytes on this rank: on the device, and in the host store.
   std::int64_t state_bytes() const;
+  std::int64_t stored_bytes() const;
+
+  void rest(std::size_t set, std::size_t next) override;
+  void wake(std::size_t set) override;
+  void relaid(const shard::Relayout& relayout) override;
 
  private:
-  void exchange();
+  // From the current values.
+  shard::MovingSlice start(const shard::FlatGroup& group) const;
+  void exchange(bool back);
 
   shard::Engine& engine_;
   double decay_;
-  std::vector<at::Tensor> averages_;
+  std::vector<shard::MovingSlice> averages_;
+  std::map<std::size_t, at::Tensor> set_aside_;  // while the averages are in place
 };
 
 }  // namespace floe::optim

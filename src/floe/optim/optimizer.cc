@@ -3,24 +3,17 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "floe/core/error.h"
 #include "floe/core/names.h"
+#include "floe/shard/host_store.h"
+#include "floe/shard/relayout.h"
 
 namespace floe::optim {
 namespace {
-
-std::vector<std::vector<Range>> all_ranges(const shard::Engine& engine, const DecayRule& rule) {
-  check_patterns(engine, rule);
-  std::vector<std::vector<Range>> ranges;
-  for (const shard::FlatGroup* group : engine.trainable_groups())
-    ranges.push_back(ranges_of(*group, rule));
-  return ranges;
-}
 
 bool decays(const shard::PlannedParameter& parameter, const DecayRule& rule) {
   const auto chosen = [&](const std::string& name) { return glob_match_any(rule.patterns, name); };
@@ -28,35 +21,12 @@ bool decays(const shard::PlannedParameter& parameter, const DecayRule& rule) {
          std::any_of(parameter.other_names.begin(), parameter.other_names.end(), chosen);
 }
 
-// One group, or with patterns two: what decays and what does not.
-std::vector<ParameterGroup> groups_by_decay(const shard::Engine& engine, const DecayRule& rule,
-                                            const nlohmann::ordered_json& settings) {
-  std::vector<ParameterGroup> groups(rule.patterns.empty() ? 1 : 2);
-  for (const auto& parameter : engine.plan().parameters)
-    if (parameter.trainable)
-      groups[decays(parameter, rule) ? 0 : 1].names.push_back(parameter.name);
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    groups[i].weight_decay = i == 0 ? rule.weight_decay : 0;
-    groups[i].settings = settings;
-    groups[i].settings["weight_decay"] = groups[i].weight_decay;
-  }
-  return groups;
-}
-
 }  // namespace
 
-std::int64_t Optimizer::state_bytes() const {
-  std::int64_t bytes = 0;
-  for (std::size_t g = 0; g < engine_.trainable_groups().size(); ++g)
-    for (const StateSlice& slice : state_slices(g))
-      bytes += static_cast<std::int64_t>(slice.values.nbytes());
-  return bytes;
-}
-
-void check_patterns(const shard::Engine& engine, const DecayRule& rule) {
+void check_patterns(const shard::Engine& engine, const DecayRule& rule, std::size_t set) {
   std::vector<std::string> names;
   for (const auto& parameter : engine.plan().parameters)
-    if (parameter.trainable) {
+    if (parameter.trains_in(set)) {
       names.push_back(parameter.name);
       names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
     }
@@ -76,17 +46,166 @@ std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rul
   return ranges;
 }
 
-AdamW::AdamW(shard::Engine& engine, AdamWOptions options)
-    : Optimizer(engine), options_(std::move(options)), ranges_(all_ranges(engine, options_.decay)) {
-  const at::AutoGradMode grad_off(false);
-  for (const shard::FlatGroup* group : engine.trainable_groups())
-    states_.push_back({at::zeros_like(group->shard()), at::zeros_like(group->shard()),
-                       at::zeros({}, group->shard().options().dtype(at::kFloat))});
+// ---- state and where it is ----
+
+Optimizer::Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay,
+                     std::vector<std::string> names, bool counts)
+    : engine_(engine),
+      set_(set),
+      decay_(std::move(decay)),
+      names_(std::move(names)),
+      counts_(counts) {
+  check_patterns(engine, decay_, set);
+  cut_ranges();
+  states_.resize(engine.trainable_groups().size());
+  engine.add_owner(this);
+  if (engine.active_set() == set_) wake(set_);
 }
 
-void AdamW::step(double lr) {
+Optimizer::~Optimizer() { engine_.remove_owner(this); }
+
+bool Optimizer::in_set(std::size_t group_index) const {
+  return engine_.trainable_groups()[group_index]->plan().trains_in(set_);
+}
+
+void Optimizer::cut_ranges() {
+  ranges_.clear();
+  for (const shard::FlatGroup* group : engine_.trainable_groups())
+    ranges_.push_back(ranges_of(*group, decay_));
+}
+
+Optimizer::State Optimizer::blank(const shard::FlatGroup& group, bool stored) const {
+  const at::AutoGradMode grad_off(false);
+  const auto& shard = group.shard();
+  const auto dtype = group.plan().master_dtype;
+  State state;
+  for (std::size_t i = 0; i < names_.size(); ++i)
+    state.slices.emplace_back(
+        stored ? shard::store_empty(shard.numel(), dtype, engine_.world().device()).zero_()
+               : at::zeros({shard.numel()}, shard.options().dtype(dtype)),
+        stored);
+  if (counts_) state.steps = at::zeros({}, shard.options().dtype(at::kFloat));
+  return state;
+}
+
+void Optimizer::rest(std::size_t set, std::size_t /*next*/) {
+  if (set != set_) return;
+  const shard::Rest how = engine_.sets()[set_].rest;
+  if (how == shard::Rest::keep) return;
+  for (std::size_t g = 0; g < states_.size(); ++g) {
+    if (how == shard::Rest::drop) {
+      states_[g] = State();
+    } else if (!engine_.trainable_groups()[g]->plan().offloaded) {
+      for (auto& slice : states_[g].slices) slice.store();
+    }
+  }
+}
+
+void Optimizer::wake(std::size_t set) {
+  if (set != set_) return;
+  const auto groups = engine_.trainable_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (!in_set(g)) continue;
+    if (states_[g].slices.empty()) states_[g] = blank(*groups[g], /*stored=*/false);
+    for (auto& slice : states_[g].slices)
+      slice.fetch(groups[g]->shard().device(), engine_.side_stream());
+  }
+}
+
+void Optimizer::relaid(const shard::Relayout& relayout) {
+  std::vector<State> before = std::exchange(states_, {});
+  const auto& parts = relayout.parts();
+  states_.resize(parts.size());
+  cut_ranges();
+  for (std::size_t g = 0; g < parts.size(); ++g) {
+    if (parts[g].from == shard::Relayout::kNone) continue;
+    State& from = before[parts[g].from];
+    if (!parts[g].before)
+      states_[g] = std::move(from);
+    else if (from.steps.defined())
+      states_[g].steps = from.steps.clone();
+  }
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    std::vector<at::Tensor> slices(before.size());
+    for (std::size_t b = 0; b < before.size(); ++b)
+      if (!before[b].slices.empty()) slices[b] = before[b].slices[i].values();
+    const std::vector<at::Tensor> parts_of = relayout.apply(slices);
+    for (std::size_t g = 0; g < parts.size(); ++g) {
+      if (!parts[g].before || !parts_of[g].defined()) continue;
+      const at::Device home = engine_.trainable_groups()[g]->shard().device();
+      states_[g].slices.emplace_back(parts_of[g].to(home));
+      if (before[parts[g].from].slices[i].stored()) states_[g].slices.back().store();
+    }
+  }
+}
+
+std::vector<StateSlice> Optimizer::slices_of(const State& state) const {
+  std::vector<StateSlice> slices;
+  for (std::size_t i = 0; i < state.slices.size(); ++i)
+    slices.push_back({names_[i], state.slices[i].values()});
+  return slices;
+}
+
+std::vector<StateSlice> Optimizer::state_slices(std::size_t group_index) const {
+  return slices_of(states_[group_index]);
+}
+
+std::vector<StateSlice> Optimizer::open_state(std::size_t group_index) {
+  const bool rests = engine_.active_set() != set_;
+  const shard::Rest how = engine_.sets()[set_].rest;
+  const shard::FlatGroup& group = *engine_.trainable_groups()[group_index];
+  const bool wanted = in_set(group_index) && !(rests && how == shard::Rest::drop);
+  if (wanted && states_[group_index].slices.empty() && !states_[group_index].steps.defined())
+    states_[group_index] =
+        blank(group, rests && how == shard::Rest::offload && !group.plan().offloaded);
+  return state_slices(group_index);
+}
+
+at::Tensor Optimizer::updates(std::size_t group_index) const { return states_[group_index].steps; }
+
+std::int64_t Optimizer::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const State& state : states_)
+    for (const auto& slice : state.slices) bytes += slice.device_bytes();
+  return bytes;
+}
+
+std::int64_t Optimizer::stored_bytes() const {
+  std::int64_t bytes = 0;
+  for (const State& state : states_)
+    for (const auto& slice : state.slices) bytes += slice.stored_bytes();
+  return bytes;
+}
+
+std::vector<ParameterGroup> Optimizer::groups_by_decay(
+    const nlohmann::ordered_json& settings) const {
+  std::vector<ParameterGroup> groups(decay_.patterns.empty() ? 1 : 2);
+  for (const auto& parameter : engine_.plan().parameters)
+    if (parameter.trains_in(set_))
+      groups[decays(parameter, decay_) ? 0 : 1].names.push_back(parameter.name);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    groups[i].weight_decay = i == 0 ? decay_.weight_decay : 0;
+    groups[i].settings = settings;
+    groups[i].settings["weight_decay"] = groups[i].weight_decay;
+  }
+  return groups;
+}
+
+void Optimizer::step(double lr) {
+  require<ShardError>(engine_.active_set() == set_, "this optimizer updates set ", set_,
+                      ", but set ", engine_.active_set(), " trains now; call Engine::activate");
   const at::AutoGradMode grad_off(false);
   lr_ = lr;
+  update(lr);
+}
+
+// ---- AdamW ----
+
+AdamW::AdamW(shard::Engine& engine, AdamWOptions options, std::size_t set)
+    : Optimizer(engine, set, options.decay, {"exp_avg", "exp_avg_sq"}, /*counts=*/true),
+      options_(std::move(options)) {}
+
+void AdamW::update(double lr) {
   // One fused launch per weight decay and dtype, over the ranges of all groups.
   struct Launch {
     std::vector<at::Tensor> values, gradients, averages, squares, steps;
@@ -96,17 +215,17 @@ void AdamW::step(double lr) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor& gradient = groups[g]->gradient();
     if (!gradient.defined()) continue;
-    states_[g].steps.add_(1);
-    for (const Range& range : ranges_[g]) {
+    updates(g).add_(1);
+    for (const Range& range : ranges(g)) {
       Launch& launch = launches[{range.weight_decay, gradient.scalar_type()}];
       const auto part = [&](const at::Tensor& whole) {
         return whole.narrow(0, range.first, range.numel);
       };
       launch.values.push_back(part(groups[g]->shard()));
       launch.gradients.push_back(part(gradient));
-      launch.averages.push_back(part(states_[g].exp_avg));
-      launch.squares.push_back(part(states_[g].exp_avg_sq));
-      launch.steps.push_back(states_[g].steps);
+      launch.averages.push_back(part(state(g, 0)));
+      launch.squares.push_back(part(state(g, 1)));
+      launch.steps.push_back(updates(g));
     }
   }
   for (auto& [key, launch] : launches)
@@ -116,14 +235,8 @@ void AdamW::step(double lr) {
                       /*maximize=*/false);
 }
 
-std::vector<StateSlice> AdamW::state_slices(std::size_t group_index) const {
-  const State& state = states_[group_index];
-  return {{"exp_avg", state.exp_avg}, {"exp_avg_sq", state.exp_avg_sq}};
-}
-
 std::vector<ParameterGroup> AdamW::parameter_groups() const {
-  return groups_by_decay(engine_, options_.decay,
-                         {{"lr", lr_},
+  return groups_by_decay({{"lr", lr_},
                           {"betas", {options_.beta1, options_.beta2}},
                           {"eps", options_.eps},
                           {"weight_decay", 0.0},
@@ -136,45 +249,39 @@ std::vector<ParameterGroup> AdamW::parameter_groups() const {
                           {"decoupled_weight_decay", true}});
 }
 
-Sgd::Sgd(shard::Engine& engine, SgdOptions options)
-    : Optimizer(engine), options_(std::move(options)), ranges_(all_ranges(engine, options_.decay)) {
-  if (options_.momentum == 0) return;
-  const at::AutoGradMode grad_off(false);
-  for (const shard::FlatGroup* group : engine.trainable_groups())
-    momentum_.push_back(at::zeros_like(group->shard()));
-}
+// ---- SGD ----
 
-void Sgd::step(double lr) {
-  const at::AutoGradMode grad_off(false);
-  lr_ = lr;
+Sgd::Sgd(shard::Engine& engine, SgdOptions options, std::size_t set)
+    : Optimizer(engine, set, options.decay,
+                options.momentum == 0 ? std::vector<std::string>{}
+                                      : std::vector<std::string>{"momentum_buffer"},
+                /*counts=*/false),
+      options_(std::move(options)) {}
+
+void Sgd::update(double lr) {
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor& gradient = groups[g]->gradient();
     if (!gradient.defined()) continue;
     at::Tensor values = groups[g]->shard();
     const bool has_momentum = options_.momentum != 0;
-    if (has_momentum) momentum_[g].mul_(options_.momentum).add_(gradient);
+    at::Tensor momentum = has_momentum ? state(g, 0) : gradient;
+    if (has_momentum) momentum.mul_(options_.momentum).add_(gradient);
     // The decay's share of the update, beside the gradient's: the gradient itself stays as it is.
-    for (const Range& range : ranges_[g]) {
+    for (const Range& range : ranges(g)) {
       if (range.weight_decay == 0) continue;
       at::Tensor part = values.narrow(0, range.first, range.numel);
       if (has_momentum)
-        momentum_[g].narrow(0, range.first, range.numel).add_(part, range.weight_decay);
+        momentum.narrow(0, range.first, range.numel).add_(part, range.weight_decay);
       else
         part.mul_(1 - lr * range.weight_decay);
     }
-    values.add_(has_momentum ? momentum_[g] : gradient, -lr);
+    values.add_(momentum, -lr);
   }
 }
 
-std::vector<StateSlice> Sgd::state_slices(std::size_t group_index) const {
-  if (momentum_.empty()) return {};
-  return {{"momentum_buffer", momentum_[group_index]}};
-}
-
 std::vector<ParameterGroup> Sgd::parameter_groups() const {
-  return groups_by_decay(engine_, options_.decay,
-                         {{"lr", lr_},
+  return groups_by_decay({{"lr", lr_},
                           {"momentum", options_.momentum},
                           {"dampening", 0.0},
                           {"weight_decay", 0.0},
@@ -192,7 +299,7 @@ void clip_by_norm(shard::Engine& engine, double norm, double max_norm) {
 
 void clip_by_value(shard::Engine& engine, double limit) {
   const at::AutoGradMode grad_off(false);
-  for (shard::FlatGroup* group : engine.trainable_groups())
+  for (shard::FlatGroup* group : engine.active_groups())
     if (group->gradient().defined()) {
       at::Tensor gradient = group->gradient();
       gradient.clamp_(-limit, limit);

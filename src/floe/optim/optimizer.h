@@ -4,6 +4,11 @@
 // An update is elementwise, so it runs on whole slices. Where weight decay differs inside a
 // group (by pattern), the slice is cut into ranges of elements that share them; neighbouring ranges
 // with equal settings are one.
+//
+// Note [One optimizer per set]
+// State belongs to (set, parameter), so every set of the engine has an optimizer of its own; exactly one
+// is at work. An optimizer follows the engine: when its set rests, the state stays, leaves the device
+// or is forgotten, as shard::Rest says. A set that has not trained yet has no state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +21,8 @@
 #include <vector>
 
 #include "floe/shard/engine.h"
+#include "floe/shard/moving_slice.h"
+#include "floe/shard/slice_owner.h"
 
 namespace floe::optim {
 
@@ -33,8 +40,8 @@ struct DecayRule {
 
 // The ranges of a group's slice; padding at its end is in none.
 std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule);
-// Throws ConfigError for a pattern that matches no trainable parameter of the engine.
-void check_patterns(const shard::Engine& engine, const DecayRule& rule);
+// Throws ConfigError for a pattern that matches no parameter that the set trains.
+void check_patterns(const shard::Engine& engine, const DecayRule& rule, std::size_t set = 0);
 
 // One tensor of an optimizer's state, sliced like the group it belongs to.
 struct StateSlice {
@@ -51,28 +58,83 @@ struct ParameterGroup {
   nlohmann::ordered_json settings;
 };
 
-class Optimizer {
+class Optimizer : public shard::SliceOwner {
  public:
-  virtual ~Optimizer() = default;
-  // Updates every group that has a gradient, with this learning rate. Groups without one (a unit that
-  // was skipped) keep their values and their state.
-  virtual void step(double lr) = 0;
+  ~Optimizer() override;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
 
-  // ---- what a checkpoint holds ----
+  const shard::Engine& engine() const { return engine_; }
+  // The set of the engine that it updates.
+  std::size_t set() const { return set_; }
+
+  // Updates every group of its set that has a gradient, with this learning rate. Groups without one (a
+  // unit that was skipped) keep their values and their state. Throws ShardError while its set rests.
+  void step(double lr);
+  // What checkpoints say of the learning rate until the first step.
+  void set_first_lr(double lr) { lr_ = lr; }
+
+  // ---- what a checkpoint holds. Groups are counted as in Engine::trainable_groups. ----
   // "AdamW", as torch's class is called.
   virtual std::string kind() const = 0;
-  // The state of a trainable group's slice, to be read or filled.
-  virtual std::vector<StateSlice> state_slices(std::size_t group_index) const = 0;
-  // How often the group was updated, a scalar; undefined for optimizers that do not count.
-  virtual at::Tensor updates(std::size_t group_index) const { return {}; }
+  // What it keeps per element, as torch calls it: "exp_avg".
+  const std::vector<std::string>& state_names() const { return names_; }
+  // The state of a group's slice, to be read or filled, wherever it is now; empty when there is none.
+  std::vector<StateSlice> state_slices(std::size_t group_index) const;
+  // The same for a checkpoint that has state: makes it where there is none. Still empty for groups of
+  // other sets, and for a resting set that drops its state.
+  std::vector<StateSlice> open_state(std::size_t group_index);
+  // How often the group was updated, a scalar; undefined for optimizers that do not count, and where
+  // there is no state.
+  at::Tensor updates(std::size_t group_index) const;
   // In the order of the plan; the decaying ones first where some do not.
   virtual std::vector<ParameterGroup> parameter_groups() const = 0;
-  // Bytes of state on this rank.
+  // How many values it keeps per element.
+  int values_per_element() const { return static_cast<int>(names_.size()); }
+  // Bytes of state on this rank: on the device, and in the host store.
   std::int64_t state_bytes() const;
+  std::int64_t stored_bytes() const;
+
+  // ---- following the engine ----
+  void rest(std::size_t set, std::size_t next) override;
+  void wake(std::size_t set) override;
+  void relaid(const shard::Relayout& relayout) override;
 
  protected:
-  explicit Optimizer(shard::Engine& engine) : engine_(engine) {}
+  // `names`: what it keeps per element; `counts`: it counts its updates.
+  Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay, std::vector<std::string> names,
+            bool counts);
+
+  virtual void update(double lr) = 0;
+  // One of `names` of a group that trains now.
+  const at::Tensor& state(std::size_t group_index, std::size_t which) const {
+    return states_[group_index].slices[which].values();
+  }
+  bool in_set(std::size_t group_index) const;
+  const std::vector<Range>& ranges(std::size_t group_index) const { return ranges_[group_index]; }
+  // One group, or with patterns two: what decays and what does not.
+  std::vector<ParameterGroup> groups_by_decay(const nlohmann::ordered_json& settings) const;
+
   shard::Engine& engine_;
+  double lr_ = 0;  // of the last step, or of the first
+
+ private:
+  struct State {
+    std::vector<shard::MovingSlice> slices;  // as `names_`; none: there is no state
+    at::Tensor steps;                        // scalar, number of updates
+  };
+
+  // Zeros, on the device or in the store.
+  State blank(const shard::FlatGroup& group, bool stored) const;
+  void cut_ranges();
+  std::vector<StateSlice> slices_of(const State& state) const;
+
+  const std::size_t set_;
+  const DecayRule decay_;
+  const std::vector<std::string> names_;
+  const bool counts_;
+  std::vector<std::vector<Range>> ranges_;  // of each trainable group
+  std::vector<State> states_;
 };
 
 struct AdamWOptions {
@@ -82,24 +144,15 @@ struct AdamWOptions {
 
 class AdamW final : public Optimizer {
  public:
-  AdamW(shard::Engine& engine, AdamWOptions options);
-  void step(double lr) override;
+  AdamW(shard::Engine& engine, AdamWOptions options, std::size_t set = 0);
   std::string kind() const override { return "AdamW"; }
-  std::vector<StateSlice> state_slices(std::size_t group_index) const override;
-  at::Tensor updates(std::size_t group_index) const override { return states_[group_index].steps; }
   std::vector<ParameterGroup> parameter_groups() const override;
 
-  struct State {
-    at::Tensor exp_avg, exp_avg_sq;  // [shard_numel]
-    at::Tensor steps;                // scalar, number of updates
-  };
-  const State& state(std::size_t group_index) const { return states_[group_index]; }
+ protected:
+  void update(double lr) override;
 
  private:
   AdamWOptions options_;
-  double lr_ = 0;                           // of the last step
-  std::vector<std::vector<Range>> ranges_;  // of each trainable group
-  std::vector<State> states_;
 };
 
 struct SgdOptions {
@@ -109,17 +162,15 @@ struct SgdOptions {
 
 class Sgd final : public Optimizer {
  public:
-  Sgd(shard::Engine& engine, SgdOptions options);
-  void step(double lr) override;
+  Sgd(shard::Engine& engine, SgdOptions options, std::size_t set = 0);
   std::string kind() const override { return "SGD"; }
-  std::vector<StateSlice> state_slices(std::size_t group_index) const override;
   std::vector<ParameterGroup> parameter_groups() const override;
+
+ protected:
+  void update(double lr) override;
 
  private:
   SgdOptions options_;
-  double lr_ = 0;
-  std::vector<std::vector<Range>> ranges_;
-  std::vector<at::Tensor> momentum_;  // none without momentum
 };
 
 // Clips by the global norm that `agree` gave: as torch's clip_grad_norm_, over all slices of all ranks.

@@ -1,6 +1,5 @@
 #include "floe/plan/plan_config.h"
 
-#include "floe/config/schema.h"
 #include "floe/core/error.h"
 
 namespace floe::plan {
@@ -40,25 +39,18 @@ void describe(config::Schema<ModelConfig>& s) {
   });
 }
 
-void describe(config::Schema<PlanConfig>& s) {
-  using C = PlanConfig;
-  s.field("world", &C::world, "Number of ranks; null is dist.world_size, else 1")
-      .at_least(1)
-      .at_most(100'000);
-  s.section("model", &C::model, "The model");
-  s.section("train", &C::train, "What trains");
-  s.section("strategy", &C::strategy, "How the model's state is spread over the ranks");
-  s.section("dist", &C::dist, "How the ranks find each other");
-  s.check("world", [](const C& c) {
-    return c.world && c.dist.world_size && *c.world != *c.dist.world_size
-               ? str("is ", *c.world, ", but dist.world_size is ", *c.dist.world_size,
-                     "; remove one of them")
-               : "";
-  });
+int PlanSettings::world_size() const {
+  return static_cast<int>(world.value_or(dist.world_size.value_or(1)));
 }
 
-int PlanConfig::world_size() const {
-  return static_cast<int>(world.value_or(dist.world_size.value_or(1)));
+std::string PlanSettings::world_problem() const {
+  if (!world || !dist.world_size || *world == *dist.world_size) return "";
+  return str("is ", *world, ", but dist.world_size is ", *dist.world_size, "; remove one of them");
+}
+
+void describe(config::Schema<PlanConfig>& s) {
+  s.section("model", &PlanConfig::model, "The model");
+  describe_settings(s);
 }
 
 config::Loaded<PlanConfig> load_plan_config(const config::Layers& layers) {

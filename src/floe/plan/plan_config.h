@@ -2,12 +2,14 @@
 // `strategy:` and `dist:`, and how many ranks there are.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "floe/config/dist.h"
 #include "floe/config/load.h"
+#include "floe/config/schema.h"
 #include "floe/config/strategy.h"
 #include "floe/config/train.h"
 
@@ -24,15 +26,35 @@ struct ModelConfig {
 };
 void describe(config::Schema<ModelConfig>& s);
 
-struct PlanConfig {
+// What every plan depends on beside its model.
+struct PlanSettings {
   std::optional<std::int64_t> world;
-  ModelConfig model;
   TrainConfig train;
   StrategyConfig strategy;
   DistConfig dist;
 
   // `world`, else `dist.world_size`, else 1.
   int world_size() const;
+  // Of `world`: empty when it agrees with `dist.world_size`.
+  std::string world_problem() const;
+};
+
+// Describes the settings as keys of a configuration that has them.
+template <std::derived_from<PlanSettings> Config>
+void describe_settings(config::Schema<Config>& s) {
+  s.template field<std::optional<std::int64_t>>("world", &Config::world,
+                                                "Number of ranks; null is dist.world_size, else 1")
+      .at_least(1)
+      .at_most(100'000);
+  s.template section<TrainConfig>("train", &Config::train, "What trains");
+  s.template section<StrategyConfig>("strategy", &Config::strategy,
+                                     "How the model's state is spread over the ranks");
+  s.template section<DistConfig>("dist", &Config::dist, "How the ranks find each other");
+  s.check("world", [](const Config& c) { return c.world_problem(); });
+}
+
+struct PlanConfig : PlanSettings {
+  ModelConfig model;
 };
 void describe(config::Schema<PlanConfig>& s);
 

@@ -7,21 +7,71 @@
 namespace floe::plan {
 namespace {
 
-Holdings holdings_of(const shard::ShardPlan& plan, int values_per_element) {
+// Optimizer state and average of one group: of what trains now, of what rests beside it on the device
+// (or, with cpu_offload, wherever the slices are), and of what is in the store, masters included.
+struct GroupState {
+  std::int64_t active = 0, resting = 0, store = 0;
+};
+
+GroupState state_of(const shard::ShardPlan& plan, const shard::PlannedGroup& group,
+                    const PlanSubject& subject) {
+  const auto bytes = [&](c10::ScalarType dtype) {
+    return group.layout.shard_numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
+  };
+  const auto resting_place = [&](GroupState& state, shard::Rest rest) -> std::int64_t& {
+    return rest == shard::Rest::keep || group.offloaded ? state.resting : state.store;
+  };
+  const std::int64_t masters = bytes(group.master_dtype);
+  GroupState state;
+  for (std::size_t set = 0; set < plan.sets.size(); ++set) {
+    if (!group.trains_in(set)) continue;
+    const shard::Rest rest = plan.sets[set].rest;
+    if (set == plan.active_set)
+      state.active += subject.values_per_element * masters;
+    else if (rest != shard::Rest::drop)
+      resting_place(state, rest) += subject.values_per_element * masters;
+  }
+  if (subject.averages && group.trainable)
+    (group.active ? state.active : resting_place(state, group.rest)) += bytes(at::kFloat);
+  if (group.masters_away() && group.rest == shard::Rest::offload) state.store += masters;
+  return state;
+}
+
+Holdings holdings_of(const shard::ShardPlan& plan, const PlanSubject& subject) {
   Holdings holdings;
   holdings.held = plan.held();
-  holdings.held.optimizer_state = 0;
+  holdings.held.optimizer_state = holdings.held.resting_state = 0;
   for (const shard::PlannedGroup& group : plan.groups) {
     const std::int64_t slice = group.shard_bytes();
-    const std::int64_t state = group.trainable ? values_per_element * slice : 0;
-    const std::int64_t gradient = group.trainable ? slice : 0;
-    holdings.held.optimizer_state += state;
+    const std::int64_t gradient = group.active ? slice : 0;
+    const GroupState state = state_of(plan, group, subject);
+    holdings.held.optimizer_state += state.active;
+    holdings.held.resting_state += state.resting;
+    holdings.store += state.store;
     if (group.resident) holdings.resident += slice;
     if (!group.offloaded) continue;
-    holdings.host_between_steps += slice + state;
-    holdings.host_peak += slice + state + gradient;
+    holdings.host_between_steps += slice + state.active + state.resting;
+    holdings.host_peak += slice + state.active + state.resting + gradient;
   }
   return holdings;
+}
+
+// Leaves the plan at the set that needs most.
+std::vector<PhaseReport> phases_of(shard::ShardPlan& plan, const PlanSubject& subject) {
+  if (plan.sets.size() == 1) return {};
+  std::vector<PhaseReport> phases;
+  std::size_t most = 0;
+  for (std::size_t set = 0; set < plan.sets.size(); ++set) {
+    plan.activate(set);
+    PhaseReport phase{plan.sets[set], 0, holdings_of(plan, subject), plan.moved()};
+    for (const shard::PlannedParameter& parameter : plan.parameters)
+      if (parameter.trains_in(set)) phase.trainable_numel += parameter.numel;
+    if (!phases.empty() && phase.holdings.held.peak() > phases[most].holdings.held.peak())
+      most = set;
+    phases.push_back(std::move(phase));
+  }
+  plan.activate(most);
+  return phases;
 }
 
 Padding padding_of(const shard::ShardPlan& plan) {
@@ -56,15 +106,22 @@ std::optional<std::vector<std::string>> trainable_patterns(const PlanConfig& con
   return std::nullopt;
 }
 
-PlanSubject subject_of(const PlanConfig& config) {
+PlanSubject bare_subject(const PlanSettings& settings) {
+  const OptimizerConfig& optimizer = settings.train.optimizer;
   PlanSubject subject;
+  subject.strategy = settings.strategy;
+  subject.optimizer = optimizer.type == OptimizerConfig::Type::sgd ? "sgd" : "adamw";
+  subject.values_per_element = optimizer.num_moments();
+  subject.averages = settings.train.ema.decay.has_value();
+  subject.world_size = settings.world_size();
+  return subject;
+}
+
+PlanSubject subject_of(const PlanConfig& config) {
+  PlanSubject subject = bare_subject(config);
   subject.type = config.model.type;
   subject.model = std::make_shared<models::Transformer>(transformer_size_of(config.model));
   subject.trainable = trainable_patterns(config);
-  subject.strategy = config.strategy;
-  if (config.train.optimizer.type == OptimizerConfig::Type::sgd) subject.optimizer = "sgd";
-  subject.values_per_element = config.train.optimizer.num_moments();
-  subject.world_size = config.world_size();
   return subject;
 }
 
@@ -75,9 +132,11 @@ PlanReport make_report(PlanSubject planned) {
 
   shard::ShardOptions options = shard_options_of(subject.strategy);
   options.trainable = subject.trainable;
+  options.sets = subject.sets;
   const shard::Policy policy = policy_of(subject.strategy, *subject.model);
   report.plan = make_plan(*subject.model, policy, options, subject.world_size);
-  report.holdings = holdings_of(report.plan, subject.values_per_element);
+  report.phases = phases_of(report.plan, subject);
+  report.holdings = holdings_of(report.plan, subject);
   report.moved = report.plan.moved();
   report.padding = padding_of(report.plan);
   for (const shard::PlannedParameter& parameter : report.plan.parameters)
@@ -86,8 +145,9 @@ PlanReport make_report(PlanSubject planned) {
   options.strategy = shard::Strategy::no_shard;
   options.frozen.residency = shard::Residency::sharded;
   options.cpu_offload = false;
-  const shard::ShardPlan whole = make_plan(*subject.model, policy, options, subject.world_size);
-  report.unsharded_holdings = holdings_of(whole, subject.values_per_element);
+  shard::ShardPlan whole = make_plan(*subject.model, policy, options, subject.world_size);
+  whole.activate(report.plan.active_set);
+  report.unsharded_holdings = holdings_of(whole, subject);
   report.unsharded_moved = whole.moved();
   return report;
 }

@@ -24,6 +24,16 @@ struct Holdings {
   std::int64_t resident = 0;            // of held.frozen_shards: whole copies
   std::int64_t host_between_steps = 0;  // of held.between_steps(): in host memory
   std::int64_t host_peak = 0;           // of held.peak()
+  // Beside all that: masters, state and averages of sets that rest, in host memory.
+  std::int64_t store = 0;
+};
+
+// What it comes to while one of several sets trains and the others, which all have trained, rest.
+struct PhaseReport {
+  shard::ParameterSet set;
+  std::int64_t trainable_numel = 0;
+  Holdings holdings;
+  shard::MovedBytes moved;
 };
 
 // Groups whose elements do not divide evenly over the ranks; zeros fill the last slices.
@@ -36,20 +46,27 @@ struct PlanSubject {
   std::string type;                                   // of the model, in words
   std::shared_ptr<torch::nn::Module> model;           // hollow
   std::optional<std::vector<std::string>> trainable;  // patterns; null: what requires gradients
+  std::vector<shard::ParameterSet> sets;              // instead: several that train in turn
   StrategyConfig strategy;
   std::string optimizer = "adamw";
   int values_per_element = 2;  // that it keeps of what trains
+  bool averages = false;       // an average of every trainable element is kept, too
   int world_size = 1;
+
+  // "adamw and average"
+  std::string state_words() const { return averages ? optimizer + " and average" : optimizer; }
 };
 
 struct PlanReport {
   PlanSubject subject;  // the plans refer to its model
   std::int64_t trainable_numel = 0, frozen_numel = 0;
 
+  // Of several sets, all of the following while the one trains that needs most memory.
   shard::ShardPlan plan;
   Holdings holdings;
   shard::MovedBytes moved;
   Padding padding;
+  std::vector<PhaseReport> phases;  // by set; none where there is one set
 
   // The same model with every rank holding all of it.
   Holdings unsharded_holdings;
@@ -63,6 +80,9 @@ models::TransformerSize transformer_size_of(const ModelConfig& model);
 std::optional<std::vector<std::string>> trainable_patterns(const PlanConfig& config);
 
 PlanSubject subject_of(const PlanConfig& config);
+
+// A subject that still lacks its model and what of it trains.
+PlanSubject bare_subject(const PlanSettings& settings);
 
 // Throws ConfigError for units, patterns, sizes and budgets that cannot be.
 PlanReport make_report(PlanSubject subject);

@@ -55,6 +55,18 @@ Json moves_json(const shard::MovedBytes& moved) {
           {"all_reduced_bytes", moved.all_reduced}};
 }
 
+Json phase_json(const PhaseReport& phase) {
+  Json holds = holds_json(phase.holdings);
+  holds["resting_shard_bytes"] = phase.holdings.held.resting_shards;
+  holds["resting_state_bytes"] = phase.holdings.held.resting_state;
+  holds["host_store_bytes"] = phase.holdings.store;
+  return {{"name", phase.set.name},
+          {"optimizer_state", name_of(phase.set.rest)},
+          {"trainable_numel", phase.trainable_numel},
+          {"holds", std::move(holds)},
+          {"moves", moves_json(phase.moved)}};
+}
+
 }  // namespace
 
 Json to_json(const PlanReport& report) {
@@ -66,21 +78,25 @@ Json to_json(const PlanReport& report) {
     units.push_back({{"name", unit.name}, {"class", unit.class_name}, {"groups", names}});
   }
   for (const shard::PlannedGroup& group : plan.groups) groups.push_back(group_json(plan, group));
-  return {{"world_size", plan.world_size},
-          {"model",
-           {{"type", report.subject.type},
-            {"numel", report.trainable_numel + report.frozen_numel},
-            {"trainable_numel", report.trainable_numel},
-            {"frozen_numel", report.frozen_numel}}},
-          {"strategy", name_of(shard_options_of(report.subject.strategy).strategy)},
-          {"units", units},
-          {"groups", groups},
-          {"padding", {{"groups", report.padding.num_groups}, {"numel", report.padding.numel}}},
-          {"holds", holds_json(report.holdings)},
-          {"moves", moves_json(report.moved)},
-          {"unsharded",
-           {{"holds", holds_json(report.unsharded_holdings)},
-            {"moves", moves_json(report.unsharded_moved)}}}};
+  Json json{{"world_size", plan.world_size},
+            {"model",
+             {{"type", report.subject.type},
+              {"numel", report.trainable_numel + report.frozen_numel},
+              {"trainable_numel", report.trainable_numel},
+              {"frozen_numel", report.frozen_numel}}},
+            {"strategy", name_of(shard_options_of(report.subject.strategy).strategy)},
+            {"units", units},
+            {"groups", groups},
+            {"padding", {{"groups", report.padding.num_groups}, {"numel", report.padding.numel}}},
+            {"holds", holds_json(report.holdings)},
+            {"moves", moves_json(report.moved)},
+            {"unsharded",
+             {{"holds", holds_json(report.unsharded_holdings)},
+              {"moves", moves_json(report.unsharded_moved)}}}};
+  if (report.phases.empty()) return json;
+  json["peak_phase"] = plan.sets[plan.active_set].name;
+  for (const PhaseReport& phase : report.phases) json["phases"].push_back(phase_json(phase));
+  return json;
 }
 
 }  // namespace floe::plan

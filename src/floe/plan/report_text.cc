@@ -48,9 +48,30 @@ std::string header(const PlanReport& report) {
   return out + "\n";
 }
 
-std::string kind_of(const shard::PlannedGroup& group) {
-  if (group.trainable) return "trainable";
+// The names of sets, by their bits.
+std::string names_of(const shard::ShardPlan& plan, std::uint64_t sets, const char* between) {
+  std::vector<std::string> names;
+  for (std::size_t set = 0; set < plan.sets.size(); ++set)
+    if (sets >> set & 1) names.push_back(plan.sets[set].name);
+  return join(names, between);
+}
+
+std::string kind_of(const shard::ShardPlan& plan, const shard::PlannedGroup& group) {
+  if (group.trainable) return plan.sets.size() > 1 ? names_of(plan, group.sets, "+") : "trainable";
   return group.resident ? "resident" : "frozen";
+}
+
+// Whether backward needs the group, or while which sets train.
+std::string backward_words(const shard::ShardPlan& plan, std::uint64_t sets) {
+  const std::uint64_t all = ~std::uint64_t{0} >> (64 - plan.sets.size());
+  if (sets == 0) return "no";
+  return sets == all ? "yes" : names_of(plan, sets, ", ");
+}
+
+// As it is while it trains.
+shard::PlannedGroup in_training(shard::PlannedGroup group) {
+  if (group.trainable) group.storage_dtype = group.master_dtype;
+  return group;
 }
 
 std::string stored(const shard::PlannedGroup& group) {
@@ -61,6 +82,7 @@ std::string stored(const shard::PlannedGroup& group) {
 std::string units_table(const shard::ShardPlan& plan) {
   using enum Align;
   bool repeated = false;
+  const std::vector<std::uint64_t> backward = backward_sets(plan);
   Table table({left, left, left, right, right, right, left, left}, 0);
   table.row({"unit", "class", "group", "elements", "gathered", "per rank", "stored", "backward"});
   for (const UnitRow& row : unit_rows(plan)) {
@@ -71,13 +93,13 @@ std::string units_table(const shard::ShardPlan& plan) {
     std::string label = row.label;
     std::string kind = count > 1 ? str(count, " × ", unit.class_name) : unit.class_name;
     for (const std::size_t g : unit.groups) {
-      const shard::PlannedGroup& group = plan.groups[g];
+      const shard::PlannedGroup group = in_training(plan.groups[g]);
       if (group.units.front() != home) {
         table.row({label, kind, str("as in ", plan.units[group.units.front()].label())});
       } else {
-        table.row({label, kind, kind_of(group), format_count(group.layout.numel()),
+        table.row({label, kind, kind_of(plan, group), format_count(group.layout.numel()),
                    some(group.gathered_bytes()), format_bytes(group.shard_bytes()), stored(group),
-                   group.needed_in_backward ? "yes" : "no"});
+                   backward_words(plan, backward[g])});
       }
       label.clear();
       kind.clear();
@@ -107,7 +129,7 @@ std::string holds_table(const PlanReport& report) {
   both("trainable slices (masters)", held.trainable_shards);
   both("frozen slices", held.frozen_shards - holdings.resident);
   both("resident frozen parameters", holdings.resident);
-  both(str("optimizer state (", report.subject.optimizer, ")"), held.optimizer_state);
+  both(str("optimizer state (", report.subject.state_words(), ")"), held.optimizer_state);
   step("gradients of the slices", held.gradient_shards);
   step("gathered or cast parameters", held.pool);
   step("gradients before reduction", held.gradient_buffers);
@@ -120,6 +142,54 @@ std::string holds_table(const PlanReport& report) {
   table.row(
       {"the same unsharded", format_bytes(whole.between_steps()), format_bytes(whole.peak())});
   return table.text();
+}
+
+// One line per set, and what the largest comes to.
+std::string phases_table(const PlanReport& report) {
+  using enum Align;
+  Table table({left, left, right, right, right, right, right, right, right}, 2);
+  table.row({"Each rank holds, in phase", "at rest", "trains", "masters", "resting", "frozen",
+             "state", "between steps", "at most"});
+  std::int64_t most_between = 0, most = 0, most_host = 0;
+  for (const PhaseReport& phase : report.phases) {
+    const shard::HeldBytes& held = phase.holdings.held;
+    table.row({phase.set.name, name_of(phase.set.rest), format_count(phase.trainable_numel),
+               some(held.trainable_shards), some(held.resting_shards), some(held.frozen_shards),
+               some(held.optimizer_state + held.resting_state), format_bytes(held.between_steps()),
+               format_bytes(held.peak())});
+    most_between = std::max(most_between, held.between_steps());
+    most = std::max(most, held.peak());
+    most_host = std::max(most_host, phase.holdings.host_between_steps + phase.holdings.store);
+  }
+  const shard::HeldBytes& whole = report.unsharded_holdings.held;
+  table.row({"at most, without activations", "", "", "", "", "", "", format_bytes(most_between),
+             format_bytes(most)});
+  table.row({"the same unsharded", "", "", "", "", "", "", format_bytes(whole.between_steps()),
+             format_bytes(whole.peak())});
+  std::string out = table.text();
+  if (most_host > 0) {
+    Table host({left, right, right}, 2);
+    host.row({"In host memory, in phase", "of that", "beside it, of sets that rest"});
+    for (const PhaseReport& phase : report.phases)
+      host.row(
+          {phase.set.name, some(phase.holdings.host_between_steps), some(phase.holdings.store)});
+    out += "\n" + host.text();
+  }
+  return out;
+}
+
+std::string phase_moves_table(const PlanReport& report) {
+  using enum Align;
+  if (report.plan.world_size == 1) return "One rank alone moves nothing; world=N plans for N.\n";
+  Table table({left, right, right, right, right, right, right}, 2);
+  table.row({"Each rank moves per forward and backward", "all-gathers", "bytes", "reduce-scatters",
+             "bytes", "all-reduces", "bytes"});
+  for (const PhaseReport& phase : report.phases) {
+    const shard::MovedBytes& moved = phase.moved;
+    table.row({phase.set.name, str(moved.gathers), some(moved.gathered), str(moved.reduce_scatters),
+               some(moved.reduce_scattered), str(moved.all_reduces), some(moved.all_reduced)});
+  }
+  return table.text() + "A switch of phases moves nothing between ranks.\n";
 }
 
 std::string moves_table(const PlanReport& report) {
@@ -141,8 +211,10 @@ std::string moves_table(const PlanReport& report) {
 }  // namespace
 
 std::string to_text(const PlanReport& report) {
+  const bool several = !report.phases.empty();
   return str(header(report), "\n", units_table(report.plan), padding_line(report), "\n",
-             holds_table(report), "\n", moves_table(report));
+             several ? phases_table(report) : holds_table(report), "\n",
+             several ? phase_moves_table(report) : moves_table(report));
 }
 
 }  // namespace floe::plan

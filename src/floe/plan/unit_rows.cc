@@ -23,14 +23,15 @@ std::string shape_of(const std::string& name) {
 }
 
 // Equal for units whose lines would be equal.
-std::string key_of(const shard::ShardPlan& plan, std::size_t unit_index) {
+std::string key_of(const shard::ShardPlan& plan, const std::vector<std::uint64_t>& backward,
+                   std::size_t unit_index) {
   const shard::PlannedUnit& unit = plan.units[unit_index];
   std::string key = str(shape_of(unit.name), " ", unit.class_name);
   for (const std::size_t g : unit.groups) {
     const shard::PlannedGroup& group = plan.groups[g];
     if (group.units.size() > 1) return str(key, " unit ", unit_index);  // tied: alone
-    key += str(" | ", group.trainable, group.resident, group.needed_in_backward, " ",
-               name_of(group.strategy), " ", group.layout.numel(), " ", group.shard_size, " ",
+    key += str(" | ", group.sets, " ", group.resident, backward[g], " ", name_of(group.strategy),
+               " ", group.layout.numel(), " ", group.shard_size, " ",
                c10::toString(group.storage_dtype), " ", c10::toString(group.param_dtype));
   }
   return key;
@@ -57,12 +58,24 @@ std::string label_of(const shard::ShardPlan& plan, const UnitRow& row) {
 
 }  // namespace
 
+std::vector<std::uint64_t> backward_sets(const shard::ShardPlan& plan) {
+  std::vector<std::uint64_t> sets(plan.groups.size(), 0);
+  shard::ShardPlan at = plan;
+  for (std::size_t set = 0; set < plan.sets.size(); ++set) {
+    at.activate(set);
+    for (std::size_t g = 0; g < sets.size(); ++g)
+      if (at.groups[g].needed_in_backward) sets[g] |= std::uint64_t{1} << set;
+  }
+  return sets;
+}
+
 std::vector<UnitRow> unit_rows(const shard::ShardPlan& plan) {
+  const std::vector<std::uint64_t> backward = backward_sets(plan);
   std::vector<UnitRow> rows;
   std::map<std::string, std::size_t> known;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     if (plan.units[u].groups.empty()) continue;
-    const auto [place, is_new] = known.emplace(key_of(plan, u), rows.size());
+    const auto [place, is_new] = known.emplace(key_of(plan, backward, u), rows.size());
     if (is_new) rows.emplace_back();
     rows[place->second].units.push_back(u);
   }

@@ -111,8 +111,8 @@ std::string label(const Chart& chart, double value) {
 }
 
 std::string grid(const Chart& chart, const Axes& axes) {
-  std::string svg = str("<text class='tick' text-anchor='end' x='", kLeft - 6, "' y='", kHeight - 8,
-                        "'>step</text>");
+  // Far enough to the left for a tick where the axis begins.
+  std::string svg = str("<text class='tick' x='0' y='", kHeight - 8, "'>step</text>");
   const std::string bottom = printed("%.1f", kHeight - kBottom);
   for (const double tick : axes.y_ticks(chart.bytes)) {
     const std::string y = printed("%.1f", axes.y(tick));
@@ -167,6 +167,22 @@ std::string curves(const Chart& chart, const Axes& axes) {
   return svg;
 }
 
+std::string bands(const Chart& chart, const Axes& axes) {
+  constexpr double kThick = 6;
+  std::string svg;
+  for (const Band& band : chart.bands) {
+    // A step reaches from the middle to the one before to the middle to the next.
+    const auto edge = [&](double step) { return std::clamp(axes.x(step), kLeft, kWidth - kRight); };
+    const double left = edge(static_cast<double>(band.first_step) - 0.5);
+    const double right = edge(static_cast<double>(band.last_step) + 0.5);
+    svg += str("<rect class='strip ", band_color(band.color), "' x='", printed("%.1f", left),
+               "' width='", printed("%.1f", std::max(right - left, 0.5)), "' y='", kTop - kThick,
+               "' height='", kThick, "'><title>", escaped(band.name), ": steps ", band.first_step,
+               " to ", band.last_step, "</title></rect>");
+  }
+  return svg;
+}
+
 std::string legend(const Chart& chart) {
   std::string html = "<ul class='legend'>";
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
@@ -199,6 +215,10 @@ std::string points(const Chart& chart, const Axes& axes) {
 }
 
 }  // namespace
+
+std::string band_color(std::size_t color) {
+  return str("c", kNumColors - 1 - static_cast<int>(color % kNumColors));
+}
 
 std::vector<double> round_ticks(double least, double most, int wanted) {
   if (!(most > least) || !std::isfinite(most - least)) return {least};
@@ -237,10 +257,11 @@ std::string to_html(const Chart& chart) {
                                [](const Line& line) { return line.series->count() > 0; });
   if (!any) return html + "<p class='none'>No value is finite.</p></figure>";
   const Axes axes(chart);
-  html += str("<svg class='chart' viewBox='0 0 ", kWidth, " ", kHeight, "' role='img' aria-label='",
-              escaped(chart.title), "'>", grid(chart, axes), curves(chart, axes),
-              "<line class='pointer' y1='", kTop, "' y2='", kHeight - kBottom, "'/></svg>",
-              "<script type='application/json'>", for_script(points(chart, axes)), "</script>");
+  html +=
+      str("<svg class='chart' viewBox='0 0 ", kWidth, " ", kHeight, "' role='img' aria-label='",
+          escaped(chart.title), "'>", grid(chart, axes), bands(chart, axes), curves(chart, axes),
+          "<line class='pointer' y1='", kTop, "' y2='", kHeight - kBottom, "'/></svg>",
+          "<script type='application/json'>", for_script(points(chart, axes)), "</script>");
   return html + "</figure>";
 }
 

@@ -1,4 +1,5 @@
 // Which values share a chart, and what the charts say about them.
+#include <algorithm>
 #include <functional>
 #include <set>
 
@@ -84,6 +85,9 @@ const std::vector<Section>& sections() {
         {.title = "Time per checkpoint",
          .note = "Seconds that the steps waited for a save.",
          .takes = named({"checkpoint_time"})},
+        {.title = "Time per switch of phases",
+         .note = "Seconds that the steps waited for another set of parameters to train.",
+         .takes = named({"phase_switch_time"})},
         {.title = "TFLOP/s",
          .note = "Of rank 0: the model's own arithmetic.",
          .takes = named({"tflops"})},
@@ -103,6 +107,16 @@ const std::vector<Section>& sections() {
        {{.title = "Memory", .note = "", .takes = is_memory_bytes, .bytes = true}}},
   };
   return all;
+}
+
+std::vector<Band> bands_of(const Phases& phases) {
+  const std::vector<std::string> names = phases.names();
+  std::vector<Band> bands;
+  for (const PhaseTurn& turn : phases.turns) {
+    const auto place = std::find(names.begin(), names.end(), turn.name) - names.begin();
+    bands.push_back({turn.name, turn.first_step, turn.last_step, static_cast<std::size_t>(place)});
+  }
+  return bands;
 }
 
 std::string section_html(const std::string& title, const std::string& charts) {
@@ -146,6 +160,7 @@ std::string curve_sections(const RunFolder& run) {
                   .bytes = plot.bytes,
                   .log_scale = plot.log_scale,
                   .smooth = plot.smooth};
+      if (plot.takes("loss")) chart.bands = bands_of(run.phases);
       for (const auto& [name, series] : run.series)
         if (plot.takes(name) && placed.insert(name).second) chart.lines.push_back({name, &series});
       if (!chart.lines.empty()) charts += to_html(chart);

@@ -29,13 +29,14 @@ svg.chart { width: 100%; height: auto; display: block; }
 .grid { stroke: var(--line); } .tick { fill: var(--soft); font-size: 11px; }
 .curve { fill: none; stroke: var(--c); stroke-width: 1.6; stroke-linejoin: round; stroke-linecap: round; }
 .curve.raw { opacity: .35; stroke-width: 1; } .curve.smooth { stroke-width: 2.2; } .curve.dot { stroke-width: 6; opacity: 1; }
+.strip { fill: var(--c); } .swatch { display: inline-block; width: 14px; height: 8px; margin-right: 8px; background: var(--c); }
 .band { fill: var(--c); opacity: .15; } .pointer { stroke: var(--soft); visibility: hidden; }
 .c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); }
 .c4 { --c: var(--c4); } .c5 { --c: var(--c5); } .c6 { --c: var(--c6); } .c7 { --c: var(--c7); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th, td { text-align: left; padding: 5px 12px; border-top: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
-#events, #ranks, #single, #times { width: auto; } th { color: var(--soft); font-weight: 600; border-top: 0; } td.number, th.number { text-align: right; white-space: nowrap; }
+#events, #ranks, #single, #times, #phases, .owners { width: auto; } .owners { border: 0; margin-top: 6px; } th { color: var(--soft); font-weight: 600; border-top: 0; } td.number, th.number { text-align: right; white-space: nowrap; }
 td.bar { min-width: 160px; } td.bar div { background: var(--c0); height: 10px; margin-top: 6px; border-radius: 3px; }
 details { margin: 2px 0; } details details { margin-left: 20px; } summary { cursor: pointer; }
 details.card { padding: 8px 14px; margin: 8px 0; } .unit { margin-left: 38px; color: var(--soft); font-size: 14px; }

@@ -15,8 +15,8 @@ std::string report_html(const RunFolder& run) {
              "<meta name='viewport' content='width=device-width, initial-scale=1'>", "<title>",
              escaped(run.name), " \xe2\x80\x93 floe</title><style>", kStyle,
              "</style></head>\n<body>", summary_section(run), problem_section(run),
-             curve_sections(run), memory_section(run), unit_section(run), time_section(run),
-             settings_section(run), log_section(run), "<script>", kScript,
+             curve_sections(run), phase_section(run), memory_section(run), unit_section(run),
+             time_section(run), settings_section(run), log_section(run), "<script>", kScript,
              "</script></body></html>\n");
 }
 

@@ -47,6 +47,10 @@ class RecordReader {
   explicit RecordReader(RunFolder& run) : run_(run) {}
 
   void add(const metrics::JsonLine& line) {
+    if (!line.event.empty()) {
+      if (line.event == "phase") run_.phases.add_switch(line.step, line.values);
+      return;
+    }
     if (run_.num_records++ == 0) run_.first_step = line.step;
     run_.last_step = line.step;
     for (const auto& [name, value] : line.values.items()) {
@@ -56,8 +60,8 @@ class RecordReader {
       } else if (value.is_number() || value.is_null()) {
         if (Series* series = series_of(name))
           series->add(line.step, value.is_null() ? NAN : value.get<double>());
-      } else if (value.is_string() && run_.events.size() < kMostEvents) {
-        run_.events.push_back({line.step, name, value.get<std::string>()});
+      } else if (value.is_string()) {
+        add_text(line.step, name, value.get<std::string>());
       }
     }
   }
@@ -66,6 +70,17 @@ class RecordReader {
   void add_time(double time_s) {
     if (run_.first_time_s == 0) run_.first_time_s = time_s;
     run_.last_time_s = time_s;
+  }
+  void add_text(std::int64_t step, const std::string& name, const std::string& text) {
+    if (name == "phase") {
+      run_.phases.add_step(step, text);
+      return;
+    }
+    if (run_.events.size() == kMostEvents) return;
+    const auto [known, is_new] = texts_.try_emplace(name, text);
+    if (!is_new && known->second == text) return;
+    known->second = text;
+    run_.events.push_back({step, name, text});
   }
   Series* series_of(const std::string& name) {
     const auto [place, is_new] = places_.try_emplace(name, run_.series.size());
@@ -80,6 +95,7 @@ class RecordReader {
   }
   RunFolder& run_;
   std::unordered_map<std::string, std::size_t> places_;
+  std::unordered_map<std::string, std::string> texts_;  // the last of each name
 };
 
 void read_metrics(const fs::path& path, RunFolder& run) {

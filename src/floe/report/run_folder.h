@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "floe/report/diagnostics.h"
+#include "floe/report/phases.h"
 #include "floe/report/rank_logs.h"
 #include "floe/report/series.h"
 
@@ -18,7 +19,7 @@ struct NamedSeries {
   Series series;
 };
 
-// A text value at the step where it changed: the name of a phase, say.
+// A text value, other than the phase, at the step where it changed.
 struct Event {
   std::int64_t step = 0;
   std::string name, text;
@@ -31,6 +32,7 @@ struct RunFolder {
 
   std::vector<NamedSeries> series;  // in order of first appearance
   std::vector<Event> events;
+  Phases phases;
   std::int64_t num_records = 0, first_step = 0, last_step = 0;
   double first_time_s = 0, last_time_s = 0;  // unix time; 0 when unknown
   std::int64_t num_damaged_lines = 0;

@@ -9,6 +9,7 @@ namespace floe::report {
 
 std::string summary_section(const RunFolder& run);
 std::string curve_sections(const RunFolder& run);
+std::string phase_section(const RunFolder& run);
 std::string memory_section(const RunFolder& run);
 std::string unit_section(const RunFolder& run);
 std::string time_section(const RunFolder& run);

@@ -44,7 +44,7 @@ std::int64_t PlannedGroup::shard_bytes() const {
 }
 
 std::int64_t PlannedGroup::gradient_bytes() const {
-  return trainable ? layout.padded_numel() * element_size(reduce_dtype) : 0;
+  return active ? layout.padded_numel() * element_size(reduce_dtype) : 0;
 }
 
 std::int64_t ShardPlan::pool_bytes() const {
@@ -65,10 +65,16 @@ HeldBytes ShardPlan::held() const {
   std::vector<std::int64_t> passing(units.size(), 0);
   std::int64_t tied = 0;
   for (const PlannedGroup& group : groups) {
-    (group.trainable ? held.trainable_shards : held.frozen_shards) += group.shard_bytes();
-    if (!group.trainable) continue;
-    held.gradient_shards += group.layout.shard_numel() * element_size(group.storage_dtype);
-    held.optimizer_state += 2 * group.layout.shard_numel() * element_size(group.storage_dtype);
+    (group.active      ? held.trainable_shards
+     : group.trainable ? held.resting_shards
+                       : held.frozen_shards) += group.shard_bytes();
+    const std::int64_t masters = group.layout.shard_numel() * element_size(group.master_dtype);
+    for (std::size_t set = 0; set < sets.size(); ++set)
+      if (set != active_set && group.trains_in(set) && sets[set].rest == Rest::keep)
+        held.resting_state += 2 * masters;
+    if (!group.active) continue;
+    held.gradient_shards += masters;
+    held.optimizer_state += 2 * masters;
     const bool in_place =
         group.shard_size == 1 && group.reduce_dtype == group.storage_dtype && !group.offloaded;
     if (in_place) continue;
@@ -101,7 +107,7 @@ MovedBytes ShardPlan::moved() const {
     const int times = gathers_per_step(group);
     moved.gathers += times;
     moved.gathered += times * group.gathered_bytes();
-    if (!group.trainable) continue;
+    if (!group.active) continue;
     if (group.shard_size > 1) {
       moved.reduce_scatters += 1;
       moved.reduce_scattered += group.gradient_bytes();
@@ -116,6 +122,9 @@ MovedBytes ShardPlan::moved() const {
 
 std::vector<std::string> ShardPlan::lines() const {
   std::vector<std::string> result{str("world of ", world_size, " ranks")};
+  for (const ParameterSet& set : sets)
+    if (sets.size() > 1)
+      result.push_back(str("set '", set.name, "', which while it rests does: ", name_of(set.rest)));
   for (const PlannedUnit& unit : units) {
     result.push_back(str("unit '", unit.label(), "' of class ", unit.class_name, " with ",
                          unit.groups.size(), " groups"));
@@ -130,7 +139,8 @@ std::vector<std::string> ShardPlan::lines() const {
       for (const std::size_t p : group.parameters)
         result.push_back(str("parameter '", parameters[p].name, "' of shape [",
                              join(parameters[p].shape), "]",
-                             parameters[p].trainable ? ", trainable" : ", frozen"));
+                             parameters[p].trainable ? ", trainable" : ", frozen",
+                             sets.size() > 1 ? str(", in sets ", parameters[p].sets) : ""));
     }
   }
   return result;

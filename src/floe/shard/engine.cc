@@ -4,7 +4,6 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -24,15 +23,14 @@
 namespace floe::shard {
 namespace {
 
-// Told by autograd that a parameter's gradient is complete.
-class GradientHook final : public torch::autograd::PostAccumulateGradHook {
- public:
-  explicit GradientHook(std::function<void()> arrived) : arrived_(std::move(arrived)) {}
-  void operator()(const torch::autograd::Variable&) override { arrived_(); }
-
- private:
-  std::function<void()> arrived_;
-};
+// Names the set that the model itself or `trainable` chose, so that others can be added to it.
+void name_first_set(ShardOptions& options, const ShardPlan& plan) {
+  if (!options.sets.empty()) return;
+  ParameterSet set{.name = "trainable"};
+  for (const PlannedParameter& parameter : plan.parameters)
+    if (parameter.trainable) set.patterns.push_back(parameter.name);
+  options.sets.push_back(std::move(set));
+}
 
 std::shared_ptr<comm::World> required(std::shared_ptr<comm::World> world) {
   require<ConfigError>(world != nullptr,
@@ -59,6 +57,7 @@ std::shared_ptr<Engine> fully_shard(std::shared_ptr<torch::nn::Module> model, co
 
 Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, ShardOptions options)
     : model_(std::move(model)),
+      policy_(policy),
       options_(std::move(options)),
       plan_(make_plan(*model_, policy, options_, required(options_.world)->size())),
       context_(options_.world, plan_.pool_bytes(), plan_.held().gradient_buffers),
@@ -85,8 +84,8 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, S
   for (auto& group : groups_) {
     fill_group(*group, options_);
     group->adopt_parameters();
-    if (group->plan().trainable) trainable_.push_back(group.get());
   }
+  name_first_set(options_, plan_);
   cast_buffers(*model_, options_.mixed_precision, context_.device);
   connect();
 }
@@ -99,33 +98,28 @@ Engine::~Engine() {
       unit->plan().slot->boundary = nullptr;
   for (const PlannedCheckpoint& checkpoint : plan_.checkpointed)
     checkpoint.slot->checkpointed = false;
-  for (FlatGroup* group : trainable_)
-    for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
-      torch::autograd::impl::set_post_acc_grad_hooks(group->leaf(i), nullptr);
+  remove_hooks();
 }
 
 void Engine::connect() {
+  connect_units();
+  for (const PlannedCheckpoint& checkpoint : plan_.checkpointed)
+    checkpoint.slot->checkpointed = true;
+  follow_active();
+  nn::add_recompute_listener(this, [this] {
+    if (schedule_.open()) enter_backward();
+  });
+}
+
+void Engine::connect_units() {
+  watch_.reset();
+  units_.clear();
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
     std::vector<FlatGroup*> groups;
     for (const std::size_t g : plan_.units[u].groups) groups.push_back(groups_[g].get());
     units_.push_back(std::make_unique<Unit>(u, *this, plan_.units[u], std::move(groups)));
     if (nn::BoundarySlot* slot = plan_.units[u].slot) slot->boundary = units_.back().get();
   }
-  for (const PlannedCheckpoint& checkpoint : plan_.checkpointed) {
-    const auto parameters = checkpoint.module->parameters();
-    checkpoint.slot->checkpointed = true;
-    checkpoint.slot->trains = std::any_of(parameters.begin(), parameters.end(),
-                                          [](const at::Tensor& p) { return p.requires_grad(); });
-  }
-  for (FlatGroup* group : trainable_)
-    for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
-      torch::autograd::impl::set_post_acc_grad_hooks(
-          group->leaf(i),
-          std::make_unique<GradientHook>([this, group, i] { on_gradient(*group, i); }));
-  nn::add_recompute_listener(this, [this] {
-    if (schedule_.open()) enter_backward();
-  });
-  if (options_.watch_operators) watch_ = std::make_unique<OperatorWatch>(*this);
 }
 
 // ---- around a unit's calls ----
@@ -258,7 +252,7 @@ void Engine::enter_backward() {
   if (nn::recomputing() || task == backward_task_) return;
   backward_task_ = task;
   context_.phase = Phase::backward;
-  for (FlatGroup* group : trainable_) group->begin_backward();
+  for (FlatGroup* group : active_) group->begin_backward();
   torch::autograd::Engine::get_default_engine().queue_callback([alive = alive_] {
     if (*alive) (*alive)->finish_backward();
   });
@@ -285,7 +279,7 @@ void Engine::reduce(FlatGroup& group) {
 void Engine::finish_backward() {
   backward_task_ = -1;
   if (gradient_sync_)
-    for (FlatGroup* group : trainable_)
+    for (FlatGroup* group : active_)
       if (group->has_unreduced()) reduce(*group);
   if (reducing_) std::exchange(reducing_, nullptr)->finish_reduce();
   for (auto& unit : units_) unit->close_calls();
@@ -310,7 +304,7 @@ Agreement Engine::agree(bool locally_finite, std::span<const double> values) {
   const at::AutoGradMode grad_off(false);
   std::vector<at::Tensor> norms;
   std::vector<int> replicas;
-  for (const FlatGroup* group : trainable_) {
+  for (const FlatGroup* group : active_) {
     if (!group->gradient().defined()) continue;
     norms.push_back(at::linalg_vector_norm(group->gradient(), 2).to(at::kDouble));
     replicas.push_back(group->plan().replicas);
@@ -339,7 +333,7 @@ Agreement Engine::agree(bool locally_finite, std::span<const double> values) {
 
 void Engine::scale_gradients(double factor) {
   const at::AutoGradMode grad_off(false);
-  for (FlatGroup* group : trainable_)
+  for (FlatGroup* group : active_)
     if (group->gradient().defined()) {
       at::Tensor gradient = group->gradient();
       gradient.mul_(factor);
@@ -347,7 +341,7 @@ void Engine::scale_gradients(double factor) {
 }
 
 void Engine::clear_gradients() {
-  for (FlatGroup* group : trainable_) group->clear_gradient();
+  for (FlatGroup* group : active_) group->clear_gradient();
 }
 
 bool Engine::any_rank_has(bool work) {
@@ -410,7 +404,10 @@ MemoryInUse Engine::memory() const {
   MemoryInUse memory;
   for (const auto& group : groups_) {
     const auto bytes = static_cast<std::int64_t>(group->shard().nbytes());
-    (group->plan().trainable ? memory.trainable_shards : memory.frozen_shards) += bytes;
+    (group->plan().active      ? memory.trainable_shards
+     : group->plan().trainable ? memory.resting_shards
+                               : memory.frozen_shards) += bytes;
+    memory.stored_masters += group->stored_bytes();
     if (group->gradient().defined())
       memory.gradient_shards += static_cast<std::int64_t>(group->gradient().nbytes());
   }

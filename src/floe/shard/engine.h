@@ -13,6 +13,7 @@
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +26,7 @@
 #include "floe/shard/options.h"
 #include "floe/shard/plan.h"
 #include "floe/shard/schedule.h"
+#include "floe/shard/slice_owner.h"
 
 namespace floe::shard {
 
@@ -40,7 +42,10 @@ struct Agreement {
 
 // Bytes that this rank holds now, by owner; peaks are those since Engine::reset_memory_peaks.
 struct MemoryInUse {
-  std::int64_t trainable_shards = 0, frozen_shards = 0, gradient_shards = 0;
+  std::int64_t trainable_shards = 0;  // masters of the active set
+  std::int64_t resting_shards = 0;    // of the other sets
+  std::int64_t frozen_shards = 0, gradient_shards = 0;
+  std::int64_t stored_masters = 0;  // in host memory
   std::int64_t pool_held = 0, pool_used = 0, pool_peak = 0;
   std::int64_t gradient_pool_held = 0, gradient_pool_peak = 0;
 };
@@ -58,9 +63,35 @@ class Engine {
   comm::World& world() const { return *context_.world; }
   torch::nn::Module& model() const { return *model_; }
 
-  // The groups that train, in plan order: slices, their gradients and what they consist of.
+  // The groups that some set trains, in plan order: slices, their gradients and what they consist of.
   std::span<FlatGroup* const> trainable_groups() const { return trainable_; }
+  // Those of the set that trains now.
+  std::span<FlatGroup* const> active_groups() const { return active_; }
   const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
+
+  // ---- which set trains (see Note [Sets]) ----
+  const std::vector<ParameterSet>& sets() const { return plan_.sets; }
+  std::size_t active_set() const { return plan_.active_set; }
+  // All ranks, between steps: from now on this set trains, and only it. No collective, no parameter
+  // moves. State and masters of the set before leave the device first, then those of this one arrive.
+  // Gradients are forgotten.
+  void activate(std::size_t set);
+  // Collective, between steps: the same for parameters by pattern, announced or not; returns the set.
+  // A new set divides groups; those that change are laid out anew, one at a time. Masters of what was
+  // frozen start from the stored values, or are read again from ShardOptions::source.
+  struct SetOptions {
+    Rest rest = Rest::keep;
+    bool reread = false;
+  };
+  std::size_t set_trainable(const std::vector<std::string>& patterns, SetOptions options);
+  std::size_t set_trainable(const std::vector<std::string>& patterns) {
+    return set_trainable(patterns, SetOptions());
+  }
+  // Not owned; follows the sets from now on.
+  void add_owner(SliceOwner* owner) { owners_.push_back(owner); }
+  void remove_owner(SliceOwner* owner) { std::erase(owners_, owner); }
+  // Where copies run behind the computation.
+  SideStream& side_stream() { return context_.side; }
 
   // Whether backward reduces gradients. Off, they stay whole and grow until a backward with it on:
   // fewer reductions for more memory when accumulating.
@@ -108,6 +139,12 @@ class Engine {
   friend class OperatorWatch;
 
   void connect();
+  void connect_units();
+  // Lists and hooks follow which groups are active.
+  void follow_active();
+  void remove_hooks();
+  void require_idle(const char* what) const;
+  void lay_out_anew(ShardPlan plan, bool reread);
   FlatGroup& group_of(const std::string& name, std::size_t& index);
 
   // ---- called by units, on the way ----
@@ -132,15 +169,19 @@ class Engine {
   void end_pass();
 
   std::shared_ptr<torch::nn::Module> model_;
+  Policy policy_;
   ShardOptions options_;
   ShardPlan plan_;
+  std::vector<ShardPlan> retired_plans_;  // the ledger refers to names in them
   Context context_;
   std::vector<std::unique_ptr<FlatGroup>> groups_;
-  std::vector<FlatGroup*> trainable_;
+  std::vector<FlatGroup*> trainable_, active_;
+  std::vector<SliceOwner*> owners_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::unique_ptr<OperatorWatch> watch_;
   Schedule schedule_;
-  std::optional<nn::AutocastScope> autocast_;  // around the outermost forward
+  std::map<std::size_t, Schedule> resting_schedules_;  // by set: each has its own backward
+  std::optional<nn::AutocastScope> autocast_;          // around the outermost forward
   int forward_depth_ = 0;
   int backward_task_ = -1;
   bool gradient_sync_ = true;

@@ -37,7 +37,7 @@ void check_source(const ShardPlan& plan, const ShardOptions& options) {
 
 void fill_group(FlatGroup& group, const ShardOptions& options) {
   const at::AutoGradMode grad_off(false);
-  at::Tensor shard = group.shard();
+  at::Tensor shard = group.values();
   const std::int64_t used = [&] {
     const auto pieces = group.pieces();
     return pieces.empty() ? 0 : pieces.back().shard_offset + pieces.back().numel;
@@ -54,6 +54,16 @@ void fill_group(FlatGroup& group, const ShardOptions& options) {
     else
       out.copy_(parameter.tensor.detach().reshape({-1}).narrow(0, piece.first, piece.numel));
   }
+  group.values_changed();
+}
+
+void read_group(FlatGroup& group, const ShardOptions& options) {
+  const at::AutoGradMode grad_off(false);
+  const at::Tensor values = group.values();
+  for (const Piece& piece : group.pieces())
+    if (const TensorInfo* info = find(group.parameter(piece.index), options))
+      nn::read_elements(*options.source, *info, piece.first,
+                        values.narrow(0, piece.shard_offset, piece.numel));
 }
 
 }  // namespace floe::shard

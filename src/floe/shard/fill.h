@@ -13,4 +13,7 @@ void check_source(const ShardPlan& plan, const ShardOptions& options);
 
 void fill_group(FlatGroup& group, const ShardOptions& options);
 
+// Of a group that has values: reads again what the source has.
+void read_group(FlatGroup& group, const ShardOptions& options);
+
 }  // namespace floe::shard

@@ -10,6 +10,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
+#include "floe/shard/host_store.h"
 
 namespace floe::shard {
 namespace {
@@ -38,22 +39,19 @@ at::Tensor storage_without_memory(std::int64_t numel, c10::ScalarType dtype, c10
 FlatGroup::FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole,
                      Context& context)
     : id_(id),
-      plan_(plan),
-      whole_plan_(whole),
+      plan_(&plan),
+      whole_plan_(&whole),
       context_(context),
       mesh_(context.world->mesh(plan.shard_size)),
       shard_rank_(mesh_.shard->rank()) {
   const at::AutoGradMode grad_off(false);
-  const bool in_host = plan_.offloaded || context_.device.is_cpu();
-  auto options = at::TensorOptions().dtype(plan_.storage_dtype);
-  options = in_host ? options.pinned_memory(plan_.offloaded && !context_.device.is_cpu())
-                    : options.device(context_.device);
-  shard_ = at::empty({plan_.layout.shard_numel()}, options);
-  flat_ = plan_.in_place() ? shard_
-                           : storage_without_memory(plan_.layout.padded_numel(), plan_.param_dtype,
-                                                    context_.device);
-  if (plan_.in_place()) state_ = State::whole;
-  filled_.assign(plan_.parameters.size(), false);
+  shard_ = at::empty({plan_->layout.shard_numel()}, shard_options());
+  // Also of a set that drops its masters: what the files say is not forgotten before it has trained.
+  if (plan_->masters_away())
+    masters_ =
+        MovingSlice(store_empty(plan_->layout.shard_numel(), plan_->master_dtype, context_.device),
+                    /*stored=*/true);
+  filled_.assign(plan_->parameters.size(), false);
   arrived_ = filled_;
 }
 
@@ -63,32 +61,106 @@ FlatGroup::~FlatGroup() {
 }
 
 const PlannedParameter& FlatGroup::parameter(std::size_t index) const {
-  return whole_plan_.parameters[plan_.parameters[index]];
+  return whole_plan_->parameters[plan_->parameters[index]];
+}
+
+at::TensorOptions FlatGroup::shard_options() const {
+  const auto options = at::TensorOptions().dtype(plan_->storage_dtype);
+  const bool in_host = plan_->offloaded || context_.device.is_cpu();
+  return in_host ? options.pinned_memory(plan_->offloaded && !context_.device.is_cpu())
+                 : options.device(context_.device);
 }
 
 void FlatGroup::adopt_parameters() {
-  for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
+  make_views();
+  set_trainable(plan_->active);
+  count_references();
+}
+
+void FlatGroup::make_views() {
+  const at::AutoGradMode grad_off(false);
+  flat_ = plan_->in_place() ? shard_
+                            : storage_without_memory(plan_->layout.padded_numel(),
+                                                     plan_->param_dtype, context_.device);
+  state_ = plan_->in_place() ? State::whole : State::released;
+  for (std::size_t i = 0; i < plan_->parameters.size(); ++i) {
     at::Tensor leaf = this->leaf(i);
-    {
-      const at::AutoGradMode grad_off(false);
-      leaf.set_data(
-          flat_.narrow(0, plan_.layout.offset(i), plan_.layout.numel(i)).view(parameter(i).shape));
-      leaf.mutable_grad().reset();
-    }
-    leaf.requires_grad_(plan_.trainable);
-    // Held here so that reference counts do not depend on which graphs are alive.
-    if (plan_.trainable) accumulators_.push_back(torch::autograd::impl::grad_accumulator(leaf));
+    leaf.set_data(
+        flat_.narrow(0, plan_->layout.offset(i), plan_->layout.numel(i)).view(parameter(i).shape));
+    leaf.mutable_grad().reset();
   }
-  references_at_rest_ = references();
-  if (plan_.in_place()) return;
+  if (plan_->in_place()) return;
   unreadable_ = c10::Storage(
-      c10::Storage::use_byte_size_t(), static_cast<std::size_t>(plan_.gathered_bytes()),
+      c10::Storage::use_byte_size_t(), static_cast<std::size_t>(plan_->gathered_bytes()),
       at::DataPtr(nullptr, context_.device), /*allocator=*/nullptr, /*resizable=*/false);
-  unreadable_.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(str(
-      "a parameter of '", plan_.name, "' was read while it is released: parameters are whole only ",
-      "while their unit runs; call modules as module(x) or nn::call(module, x), not "
-      "module->forward(x)"));
+  unreadable_.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      str("a parameter of '", plan_->name,
+          "' was read while it is released: parameters are whole only ",
+          "while their unit runs; call modules as module(x) or nn::call(module, x), not "
+          "module->forward(x)"));
   attach(nullptr);
+}
+
+void FlatGroup::set_trainable(bool trainable) {
+  accumulators_.clear();
+  for (std::size_t i = 0; i < plan_->parameters.size(); ++i) {
+    leaf(i).requires_grad_(trainable);
+    // Held here so that reference counts do not depend on which graphs are alive.
+    if (trainable) accumulators_.push_back(torch::autograd::impl::grad_accumulator(leaf(i)));
+  }
+}
+
+// ---- sets ----
+
+void FlatGroup::values_changed() {
+  if (!masters_.defined()) return;
+  const at::AutoGradMode grad_off(false);
+  shard_.copy_(masters_.values());
+}
+
+void FlatGroup::rest() {
+  if (plan_->masters_away()) {
+    const at::AutoGradMode grad_off(false);
+    const at::Tensor masters = std::exchange(shard_, shard_.to(plan_->storage_dtype));
+    if (plan_->rest == Rest::offload) {
+      masters_ = MovingSlice(masters);
+      masters_.store();
+    }
+    make_views();
+  }
+  set_trainable(false);
+  count_references();
+}
+
+void FlatGroup::wake() {
+  const at::AutoGradMode grad_off(false);
+  if (shard_.scalar_type() != plan_->storage_dtype) {
+    if (masters_.defined()) {
+      masters_.fetch(shard_.device(), context_.side);
+      shard_ = masters_.values();
+      masters_.drop();
+    } else {
+      shard_ = shard_.to(plan_->storage_dtype);
+    }
+    make_views();
+  }
+  {
+    const at::AutoGradMode grad_on(true);
+    set_trainable(true);
+  }
+  count_references();
+}
+
+void FlatGroup::rebind(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole) {
+  id_ = id;
+  plan_ = &plan;
+  whole_plan_ = &whole;
+}
+
+void FlatGroup::forget_values() {
+  accumulators_.clear();
+  shard_ = flat_ = at::Tensor();
+  masters_.drop();
 }
 
 // ---- gathering ----
@@ -96,43 +168,44 @@ void FlatGroup::adopt_parameters() {
 void FlatGroup::attach(void* data) {
   auto* storage = flat_.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(at::DataPtr(data, context_.device));
-  storage->set_nbytes(data ? static_cast<std::size_t>(plan_.gathered_bytes()) : 0);
-  for (std::size_t i = 0; i < plan_.parameters.size(); ++i)
+  storage->set_nbytes(data ? static_cast<std::size_t>(plan_->gathered_bytes()) : 0);
+  for (std::size_t i = 0; i < plan_->parameters.size(); ++i)
     leaf(i).unsafeGetTensorImpl()->set_storage_keep_dtype(data ? flat_.storage() : unreadable_);
 }
 
 void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
   if (state_ != State::released) return;
   const at::AutoGradMode grad_off(false);
-  buffer_ = context_.pool.take(plan_.gathered_bytes());
+  buffer_ = context_.pool.take(plan_->gathered_bytes());
   attach(buffer_.mutable_data_ptr());
   state_ = State::gathering;
-  if (plan_.shard_size > 1) {
-    context_.ledger.add("gather", id_, plan_.name, plan_.gathered_bytes());
-    context_.tell(ahead ? Event::Kind::prefetch : Event::Kind::gather, unit, plan_.name, flat_);
+  if (plan_->shard_size > 1) {
+    context_.ledger.add("gather", id_, plan_->name, plan_->gathered_bytes());
+    context_.tell(ahead ? Event::Kind::prefetch : Event::Kind::gather, unit, plan_->name, flat_);
   }
   gather_ = context_.side.run([&]() -> comm::Work {
-    const std::int64_t numel = plan_.layout.shard_numel();
+    const std::int64_t numel = plan_->layout.shard_numel();
     at::Tensor own = flat_.narrow(0, shard_rank_ * numel, numel);
     const bool same = shard_.scalar_type() == own.scalar_type() && shard_.device() == own.device();
-    if (plan_.shard_size == 1) {
+    if (plan_->shard_size == 1) {
       own.copy_(shard_, /*non_blocking=*/true);
       return {};
     }
     if (!same) own.copy_(shard_, /*non_blocking=*/true);  // the cast lands where it is sent from
-    return mesh_.shard->all_gather(flat_, same ? shard_ : own, plan_.name);
+    return mesh_.shard->all_gather(flat_, same ? shard_ : own, plan_->name);
   });
 }
 
 void FlatGroup::finish_gather(std::string_view unit) {
   if (state_ != State::gathering) return;
-  if (plan_.shard_size > 1) context_.tell(Event::Kind::begin_wait, unit, plan_.name, 0);
+  if (plan_->shard_size > 1) context_.tell(Event::Kind::begin_wait, unit, plan_->name, 0);
   const Stopwatch watch;
   gather_.wait();
   state_ = State::whole;
   // Handles that were alive when the model was sharded may have gone since.
   references_at_rest_ = std::min(references_at_rest_, references());
-  if (plan_.shard_size > 1) context_.tell(Event::Kind::wait, unit, plan_.name, 0, watch.seconds());
+  if (plan_->shard_size > 1)
+    context_.tell(Event::Kind::wait, unit, plan_->name, 0, watch.seconds());
 }
 
 void FlatGroup::drop(std::string_view unit, bool again_soon) {
@@ -162,7 +235,7 @@ void FlatGroup::drop_unused() {
 }
 
 void FlatGroup::release(std::string_view unit) {
-  if (plan_.in_place() || state_ == State::released) return;
+  if (plan_->in_place() || state_ == State::released) return;
   std::exception_ptr failure;  // a gather that failed is released all the same
   try {
     gather_.wait();
@@ -171,33 +244,35 @@ void FlatGroup::release(std::string_view unit) {
   }
   attach(nullptr);
   context_.pool.give_back(std::move(buffer_),
-                          context_.parameter_buffer_ahead(plan_.gathered_bytes()));
+                          context_.parameter_buffer_ahead(plan_->gathered_bytes()));
   buffer_ = at::Tensor();
   state_ = State::released;
-  if (plan_.shard_size > 1)
-    context_.tell(Event::Kind::release, unit, plan_.name, plan_.gathered_bytes());
+  if (plan_->shard_size > 1)
+    context_.tell(Event::Kind::release, unit, plan_->name, plan_->gathered_bytes());
   if (failure) std::rethrow_exception(failure);
 }
 
 std::int64_t FlatGroup::references() const {
   auto count = static_cast<std::int64_t>(flat_.storage().use_count());
-  for (std::size_t i = 0; i < plan_.parameters.size(); ++i)
+  // While the group is released its parameters stand on the other storage; they count all the same.
+  if (state_ == State::released) count += static_cast<std::int64_t>(plan_->parameters.size());
+  for (std::size_t i = 0; i < plan_->parameters.size(); ++i)
     count += static_cast<std::int64_t>(leaf(i).use_count());
   return count;
 }
 
 at::Tensor FlatGroup::gathered(const at::Tensor& slice, const char* what) {
-  if (plan_.shard_size == 1) return slice.clone();
+  if (plan_->shard_size == 1) return slice.to(context_.device, slice.scalar_type(), false, true);
   const at::Tensor on_device = slice.to(context_.device);
-  at::Tensor whole = at::empty({plan_.layout.padded_numel()}, on_device.options());
-  context_.ledger.add(what, id_, plan_.name, static_cast<std::int64_t>(whole.nbytes()));
-  mesh_.shard->all_gather(whole, on_device, plan_.name).wait();
+  at::Tensor whole = at::empty({plan_->layout.padded_numel()}, on_device.options());
+  context_.ledger.add(what, id_, plan_->name, static_cast<std::int64_t>(whole.nbytes()));
+  mesh_.shard->all_gather(whole, on_device, plan_->name).wait();
   return whole;
 }
 
 at::Tensor FlatGroup::gather_values() {
   const at::AutoGradMode grad_off(false);
-  return gathered(shard_, "gather values");
+  return gathered(values(), "gather values");
 }
 
 at::Tensor FlatGroup::gather_gradient() {
@@ -208,32 +283,32 @@ at::Tensor FlatGroup::gather_gradient() {
 // ---- gradients ----
 
 bool FlatGroup::gradient_in_place() const {
-  return plan_.shard_size == 1 && plan_.reduce_dtype == plan_.storage_dtype &&
+  return plan_->shard_size == 1 && plan_->reduce_dtype == plan_->storage_dtype &&
          shard_.device() == context_.device;
 }
 
 void FlatGroup::open_gradient_buffer() {
   if (unreduced_.defined()) return;
-  const auto options = at::TensorOptions().dtype(plan_.reduce_dtype).device(context_.device);
+  const auto options = at::TensorOptions().dtype(plan_->reduce_dtype).device(context_.device);
   if (gradient_in_place() && !gradient_reduced_) {
-    if (!gradient_.defined()) gradient_ = at::empty({plan_.layout.padded_numel()}, options);
+    if (!gradient_.defined()) gradient_ = at::empty({plan_->layout.padded_numel()}, options);
     unreduced_ = gradient_;
   } else {
-    unreduced_buffer_ = context_.gradient_pool.take(plan_.gradient_bytes());
-    unreduced_ = unreduced_buffer_.narrow(0, 0, plan_.gradient_bytes()).view(plan_.reduce_dtype);
+    unreduced_buffer_ = context_.gradient_pool.take(plan_->gradient_bytes());
+    unreduced_ = unreduced_buffer_.narrow(0, 0, plan_->gradient_bytes()).view(plan_->reduce_dtype);
   }
-  const std::int64_t padding = plan_.layout.padded_numel() - plan_.layout.numel();
-  if (padding > 0) unreduced_.narrow(0, plan_.layout.numel(), padding).zero_();
+  const std::int64_t padding = plan_->layout.padded_numel() - plan_->layout.numel();
+  if (padding > 0) unreduced_.narrow(0, plan_->layout.numel(), padding).zero_();
 }
 
 bool FlatGroup::take_over(const at::Tensor& gradient) {
-  if (plan_.parameters.size() != 1 || unreduced_.defined() ||
-      plan_.layout.padded_numel() != plan_.layout.numel() ||
-      gradient.scalar_type() != plan_.reduce_dtype || !gradient.is_contiguous())
+  if (plan_->parameters.size() != 1 || unreduced_.defined() ||
+      plan_->layout.padded_numel() != plan_->layout.numel() ||
+      gradient.scalar_type() != plan_->reduce_dtype || !gradient.is_contiguous())
     return false;
   if (gradient_in_place() && gradient_.defined()) return false;
   // An all-reduce writes, and this gradient may share memory with one that is still on its way.
-  if (plan_.shard_size == 1 && plan_.replicas > 1) return false;
+  if (plan_->shard_size == 1 && plan_->replicas > 1) return false;
   unreduced_ = gradient.view({-1});
   if (gradient_in_place()) gradient_ = unreduced_;
   return true;
@@ -243,7 +318,7 @@ void FlatGroup::close_gradient_buffer() {
   unreduced_ = at::Tensor();
   if (unreduced_buffer_.defined())
     context_.gradient_pool.give_back(std::move(unreduced_buffer_),
-                                     context_.gradient_buffer_ahead(plan_.gradient_bytes()));
+                                     context_.gradient_buffer_ahead(plan_->gradient_bytes()));
   unreduced_buffer_ = at::Tensor();
   filled_.assign(filled_.size(), false);
 }
@@ -268,7 +343,7 @@ bool FlatGroup::accumulate(std::size_t index) {
     return true;
   }
   open_gradient_buffer();
-  at::Tensor place = unreduced_.narrow(0, plan_.layout.offset(index), plan_.layout.numel(index))
+  at::Tensor place = unreduced_.narrow(0, plan_->layout.offset(index), plan_->layout.numel(index))
                          .view(parameter(index).shape);
   if (filled_[index])
     place.add_(gradient);
@@ -287,37 +362,37 @@ void FlatGroup::begin_reduce() {
   const at::AutoGradMode grad_off(false);
   dirty_ = false;
   for (std::size_t i = 0; i < filled_.size(); ++i)
-    if (!filled_[i]) unreduced_.narrow(0, plan_.layout.offset(i), plan_.layout.numel(i)).zero_();
+    if (!filled_[i]) unreduced_.narrow(0, plan_->layout.offset(i), plan_->layout.numel(i)).zero_();
   filled_.assign(filled_.size(), true);
   if (context_.measure_gradients)
     context_.gradient_norms.push_back(at::linalg_vector_norm(unreduced_, 2).to(at::kDouble));
   // Alone, the buffer is the gradient: further micro-steps add to it.
-  if (plan_.shard_size == 1 && plan_.replicas == 1 && gradient_in_place()) return;
+  if (plan_->shard_size == 1 && plan_->replicas == 1 && gradient_in_place()) return;
 
-  const bool sliced = plan_.shard_size > 1;
-  const std::int64_t slice_bytes =
-      plan_.layout.shard_numel() * static_cast<std::int64_t>(c10::elementSize(plan_.reduce_dtype));
+  const bool sliced = plan_->shard_size > 1;
+  const std::int64_t slice_bytes = plan_->layout.shard_numel() *
+                                   static_cast<std::int64_t>(c10::elementSize(plan_->reduce_dtype));
   if (sliced) {
-    context_.ledger.add("reduce-scatter", id_, plan_.name, plan_.gradient_bytes());
-    context_.tell(Event::Kind::reduce, "", plan_.name, unreduced_);
-    const bool straight = !gradient_.defined() && plan_.reduce_dtype == plan_.storage_dtype &&
+    context_.ledger.add("reduce-scatter", id_, plan_->name, plan_->gradient_bytes());
+    context_.tell(Event::Kind::reduce, "", plan_->name, unreduced_);
+    const bool straight = !gradient_.defined() && plan_->reduce_dtype == plan_->storage_dtype &&
                           shard_.device() == context_.device;
-    reduced_ = at::empty({plan_.layout.shard_numel()}, unreduced_.options());
+    reduced_ = at::empty({plan_->layout.shard_numel()}, unreduced_.options());
     if (straight) gradient_ = reduced_;
   } else {
     reduced_ = unreduced_;
   }
-  if (plan_.replicas > 1) {
-    context_.ledger.add("all-reduce", id_, plan_.name, slice_bytes);
-    context_.tell(sliced ? Event::Kind::replicate : Event::Kind::reduce, "", plan_.name, reduced_);
+  if (plan_->replicas > 1) {
+    context_.ledger.add("all-reduce", id_, plan_->name, slice_bytes);
+    context_.tell(sliced ? Event::Kind::replicate : Event::Kind::reduce, "", plan_->name, reduced_);
   }
   reduction_ = context_.side.run([&]() -> comm::Work {
     comm::Work work;
     if (sliced)
-      work = mesh_.shard->reduce_scatter(reduced_, unreduced_, comm::Reduce::average, plan_.name);
-    if (plan_.replicas > 1) {
+      work = mesh_.shard->reduce_scatter(reduced_, unreduced_, comm::Reduce::average, plan_->name);
+    if (plan_->replicas > 1) {
       work.wait();
-      work = mesh_.replicate->all_reduce(reduced_, comm::Reduce::average, plan_.name);
+      work = mesh_.replicate->all_reduce(reduced_, comm::Reduce::average, plan_->name);
     }
     return work;
   });
@@ -326,10 +401,10 @@ void FlatGroup::begin_reduce() {
 void FlatGroup::finish_reduce() {
   if (!reduction_.pending()) return;
   const at::AutoGradMode grad_off(false);
-  context_.tell(Event::Kind::begin_wait, "", plan_.name, 0);
+  context_.tell(Event::Kind::begin_wait, "", plan_->name, 0);
   const Stopwatch watch;
   reduction_.wait();
-  context_.tell(Event::Kind::wait, "", plan_.name, 0, watch.seconds());
+  context_.tell(Event::Kind::wait, "", plan_->name, 0, watch.seconds());
   if (!gradient_.defined()) {
     gradient_ = reduced_.to(shard_.device(), shard_.scalar_type());
     if (unreduced_buffer_.defined() && gradient_.is_alias_of(unreduced_buffer_))

@@ -21,6 +21,11 @@
 // dtype at once and forgotten by the parameter (a group of one parameter takes it over as it is). When the last parameter of the group has arrived, the
 // buffer is the reduce-scatter's input. At most one reduction is under way while the next buffer
 // fills. Where nothing is sliced and dtypes agree, the buffer is the gradient itself.
+//
+// Note [Masters that are away]
+// A group that rests is gathered from slices of the gathered dtype when its masters have left the device
+// (Rest): it then takes the memory of a frozen group. The masters lie in the host store, or are forgotten;
+// what has never trained keeps those that were read from the files until it does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,21 +36,22 @@
 #include <vector>
 
 #include "floe/shard/context.h"
+#include "floe/shard/moving_slice.h"
 #include "floe/shard/plan.h"
 
 namespace floe::shard {
 
 class FlatGroup {
  public:
-  // Makes the slice, uninitialised. Collective: its process groups are made on first use.
+  // Makes the slices, uninitialised. Collective: its process groups are made on first use.
   FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole, Context& context);
   ~FlatGroup();
   FlatGroup(const FlatGroup&) = delete;
   FlatGroup& operator=(const FlatGroup&) = delete;
 
   std::size_t id() const { return id_; }
-  const PlannedGroup& plan() const { return plan_; }
-  const std::string& name() const { return plan_.name; }
+  const PlannedGroup& plan() const { return *plan_; }
+  const std::string& name() const { return plan_->name; }
   const PlannedParameter& parameter(std::size_t index) const;
 
   // Turns the model's parameters into views of this group; their own memory, if any, is freed.
@@ -56,11 +62,29 @@ class FlatGroup {
   const c10::StorageImpl* storage() const { return flat_.storage().unsafeGetStorageImpl(); }
   const c10::StorageImpl* released_storage() const { return unreadable_.unsafeGetStorageImpl(); }
 
-  // This rank's slice in storage dtype [shard_numel]; the optimizer updates it.
+  // This rank's slice in storage dtype [shard_numel]; the optimizer updates it, gathers read it.
   const at::Tensor& shard() const { return shard_; }
+  // The most precise slice there is: the masters, wherever they are.
+  at::Tensor values() const { return masters_.defined() ? masters_.values() : shard_; }
+  // After `values` was written to: what is gathered follows.
+  void values_changed();
+  // Bytes of masters in the host store.
+  std::int64_t stored_bytes() const { return masters_.stored_bytes(); }
+
+  // ---- sets: the plan says already what the group is to be (ShardPlan::activate) ----
+  // Stops training: no gradients from now on; masters leave, if they are to.
+  void rest();
+  // Begins to train. The masters may still be on their way: the first `values` waits for them.
+  void wake();
+  // Another plan says the same about it.
+  void rebind(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole);
+  // Gives up the slices of a group that others have taken over.
+  void forget_values();
+  // Counts again who refers to the parameters while nothing computes.
+  void count_references() { references_at_rest_ = references(); }
   // This rank's slice of the reduced gradient; undefined when none has arrived since `clear_gradient`.
   const at::Tensor& gradient() const { return gradient_; }
-  std::vector<Piece> pieces() const { return plan_.layout.pieces(shard_rank_); }
+  std::vector<Piece> pieces() const { return plan_->layout.pieces(shard_rank_); }
 
   // ---- gathering. Collective over the shard group where it is sliced. ----
   bool whole() const { return state_ != State::released; }
@@ -81,9 +105,11 @@ class FlatGroup {
   // Whether anybody refers to the parameters or their storage beyond those who always do.
   bool is_saved() const { return references() > references_at_rest_; }
 
-  // Whole copies in storage dtype, for tests and exports. Collective over the shard group.
+  // Whole copies of the values and the gradient, for tests and exports. Collective over the shard group.
   at::Tensor gather_values();
   at::Tensor gather_gradient();
+  // Of any slice with this layout; the result is on the device.
+  at::Tensor gather_slice(const at::Tensor& slice) { return gathered(slice, "gather slices"); }
 
   // ---- gradients ----
   // Called when autograd has finished the gradient of parameter `index`. True when it was the last.
@@ -91,7 +117,7 @@ class FlatGroup {
   // Something arrived since the last reduction.
   bool has_unreduced() const { return dirty_; }
   // Every parameter has received its gradient in this backward.
-  bool complete() const { return num_arrived_ == plan_.parameters.size(); }
+  bool complete() const { return num_arrived_ == plan_->parameters.size(); }
   void begin_backward();
   // Collective over the group's mesh: parameters without a gradient count as zero.
   void begin_reduce();
@@ -103,6 +129,10 @@ class FlatGroup {
  private:
   enum class State { released, gathering, whole };
 
+  at::TensorOptions shard_options() const;
+  // Makes the parameters views of `flat_`, new where it is to be another one.
+  void make_views();
+  void set_trainable(bool trainable);
   std::int64_t references() const;
   // Puts this memory under the parameters; null takes it away.
   void attach(void* data);
@@ -116,13 +146,14 @@ class FlatGroup {
   at::Tensor gathered(const at::Tensor& slice, const char* what);
 
   std::size_t id_;
-  const PlannedGroup& plan_;
-  const ShardPlan& whole_plan_;
+  const PlannedGroup* plan_;
+  const ShardPlan* whole_plan_;
   Context& context_;
   const comm::Mesh& mesh_;
   int shard_rank_;
 
   at::Tensor shard_;
+  MovingSlice masters_;      // apart from `shard_`: in the store, or on their way back
   at::Tensor flat_;          // [padded] over the persistent storage
   c10::Storage unreadable_;  // under the parameters while the group is released
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;

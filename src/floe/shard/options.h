@@ -60,6 +60,21 @@ struct Policy {
   std::int64_t lone_unit_numel = 1 << 16;
 };
 
+// What becomes of a set's optimizer state, and of its fp32 masters, while the set rests.
+enum class Rest {
+  keep,     // they stay where they are
+  offload,  // into host memory; they come back when the set trains again
+  drop,  // the state is forgotten, and the masters with it: both start anew from the stored values
+};
+const char* name_of(Rest rest);
+
+// Parameters that train together, in turn with other sets.
+struct ParameterSet {
+  std::string name;
+  std::vector<std::string> patterns;
+  Rest rest = Rest::keep;
+};
+
 struct ShardOptions {
   std::shared_ptr<comm::World> world;  // required
 
@@ -81,6 +96,8 @@ struct ShardOptions {
 
   // Patterns of the parameters that train; null: those with requires_grad.
   std::optional<std::vector<std::string>> trainable;
+  // Instead: several sets that train in turn (see Note [Sets]); the first one begins. They may overlap.
+  std::vector<ParameterSet> sets;
 
   // Where values come from. Parameters that the source has are read from it, byte ranges only; the
   // others start as their module says, from this seed.

@@ -68,8 +68,8 @@ std::int64_t own_numel(torch::nn::Module& module) {
 class Planner {
  public:
   Planner(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
-          int world_size)
-      : root_(root), policy_(policy), options_(options), places_(places_of(root)) {
+          int world_size, const ShardPlan* before)
+      : root_(root), policy_(policy), options_(options), before_(before), places_(places_of(root)) {
     plan_.world_size = world_size;
     plan_.prefetch = options.prefetch;
   }
@@ -79,6 +79,7 @@ class Planner {
     choose_units();
     make_groups();
     find_checkpointed();
+    plan_.activate(0);
     choose_residents(plan_, options_.frozen);
     check_boundaries();
     return std::move(plan_);
@@ -86,39 +87,59 @@ class Planner {
 
  private:
   void find_parameters() {
-    auto named = nn::named_parameters(root_);
-    if (options_.trainable) {
-      std::vector<std::string> names;
-      for (const auto& p : named) {
-        names.push_back(p.name);
-        names.insert(names.end(), p.other_names.begin(), p.other_names.end());
-      }
-      require_matches("train.trainable", "parameter", *options_.trainable, names);
-    }
-    for (auto& p : named) {
+    const auto named = nn::named_parameters(root_);
+    choose_sets(named);
+    for (std::size_t i = 0; i < named.size(); ++i) {
+      const nn::NamedParameter& p = named[i];
       PlannedParameter planned;
       planned.name = p.name;
       planned.other_names = p.other_names;
       planned.shape = p.tensor.sizes().vec();
       planned.numel = p.tensor.numel();
-      planned.trainable = options_.trainable ? trains_by_pattern(p) : p.tensor.requires_grad();
-      require<ConfigError>(!planned.trainable || at::isFloatingType(p.tensor.scalar_type()),
-                           "parameter '", p.name, "' of dtype ",
-                           c10::toString(p.tensor.scalar_type()), " cannot train; freeze it");
+      for (std::size_t set = 0; set < plan_.sets.size(); ++set)
+        if (trains(p, plan_.sets[set])) planned.sets |= std::uint64_t{1} << set;
+      planned.trainable = planned.sets != 0;
+      planned.dtype = before_ ? before_->parameters[i].dtype : p.tensor.scalar_type();
+      require<ConfigError>(!planned.trainable || at::isFloatingType(planned.dtype), "parameter '",
+                           p.name, "' of dtype ", c10::toString(planned.dtype),
+                           " cannot train; freeze it");
+      planned.used_twice = p.owners.size() > 1;
+      planned.read_in_backward =
+          std::any_of(p.owners.begin(), p.owners.end(), [](const torch::nn::Module* owner) {
+            const auto* own = dynamic_cast<const nn::Module*>(owner);
+            return !own || own->weights_in_backward();
+          });
       planned.tensor = p.tensor;
       planned.init = p.init;
       owners_.push_back(p.owners);
       plan_.parameters.push_back(std::move(planned));
     }
-    for (std::size_t i = 0; i < plan_.parameters.size() && first_trainable_ < 0; ++i)
-      if (plan_.parameters[i].trainable) first_trainable_ = static_cast<std::int64_t>(i);
   }
 
-  bool trains_by_pattern(const nn::NamedParameter& p) const {
-    if (glob_match_any(*options_.trainable, p.name)) return true;
-    return std::any_of(p.other_names.begin(), p.other_names.end(), [&](const std::string& name) {
-      return glob_match_any(*options_.trainable, name);
-    });
+  // One set without a name, or those of the options; every pattern must match something.
+  void choose_sets(const std::vector<nn::NamedParameter>& named) {
+    constexpr std::size_t kMostSets = 64;
+    std::vector<std::string> names;
+    for (const auto& p : named) {
+      names.push_back(p.name);
+      names.insert(names.end(), p.other_names.begin(), p.other_names.end());
+    }
+    plan_.sets = options_.sets;
+    require<ConfigError>(plan_.sets.size() <= kMostSets, "there are ", plan_.sets.size(),
+                         " sets of parameters; at most ", kMostSets, " are possible");
+    for (const ParameterSet& set : plan_.sets)
+      require_matches(str("phases: '", set.name, "'").c_str(), "parameter", set.patterns, names);
+    if (!plan_.sets.empty()) return;
+    if (options_.trainable)
+      require_matches("train.trainable", "parameter", *options_.trainable, names);
+    plan_.sets.push_back({"", options_.trainable.value_or(std::vector<std::string>{})});
+  }
+
+  bool trains(const nn::NamedParameter& p, const ParameterSet& set) const {
+    if (options_.sets.empty() && !options_.trainable) return p.tensor.requires_grad();
+    if (glob_match_any(set.patterns, p.name)) return true;
+    return std::any_of(p.other_names.begin(), p.other_names.end(),
+                       [&](const std::string& name) { return glob_match_any(set.patterns, name); });
   }
 
   void choose_units() {
@@ -199,18 +220,20 @@ class Planner {
   PlannedGroup blank_group(const PlannedParameter& p, const std::vector<std::size_t>& units) const {
     PlannedGroup group;
     group.units = units;
+    group.sets = p.sets;
     group.trainable = p.trainable;
+    group.rest = rest_of(p.sets);
     group.strategy = strategy_of(plan_.units[units.front()]);
-    const auto dtype = p.tensor.scalar_type();
     const auto& mixed = options_.mixed_precision;
-    const bool floating = at::isFloatingType(dtype);
-    group.param_dtype = floating ? mixed.param.value_or(dtype) : dtype;
+    const bool floating = at::isFloatingType(p.dtype);
+    group.param_dtype = floating ? mixed.param.value_or(p.dtype) : p.dtype;
     // Masters of what trains are fp32 (or wider, if the model is); frozen slices are stored as they
     // are used, since nothing ever updates them.
+    group.master_dtype = p.dtype == at::kDouble ? at::kDouble : at::kFloat;
     if (p.trainable)
-      group.storage_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat;
+      group.storage_dtype = group.master_dtype;
     else
-      group.storage_dtype = floating ? options_.frozen.dtype.value_or(group.param_dtype) : dtype;
+      group.storage_dtype = floating ? options_.frozen.dtype.value_or(group.param_dtype) : p.dtype;
     group.reduce_dtype = mixed.reduce.value_or(group.param_dtype);
     group.shard_size = shard_size_of(group.strategy);
     group.offloaded = options_.cpu_offload;
@@ -219,8 +242,16 @@ class Planner {
     return group;
   }
 
+  // The mildest of the sets': masters that one of them wants to keep are kept.
+  Rest rest_of(std::uint64_t sets) const {
+    Rest rest = Rest::drop;
+    for (std::size_t set = 0; set < plan_.sets.size(); ++set)
+      if (sets >> set & 1) rest = std::min(rest, plan_.sets[set].rest);
+    return rest;
+  }
+
   void make_groups() {
-    std::map<std::tuple<std::vector<std::size_t>, bool, int, int, int>, std::size_t> known;
+    std::map<std::tuple<std::vector<std::size_t>, std::uint64_t, int, int, int>, std::size_t> known;
     check_unit_strategies();
     for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
       const auto& p = plan_.parameters[i];
@@ -230,12 +261,12 @@ class Planner {
         if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
       }
       PlannedGroup blank = blank_group(p, units);
-      const auto key = std::make_tuple(units, p.trainable, static_cast<int>(blank.storage_dtype),
+      const auto key = std::make_tuple(units, p.sets, static_cast<int>(blank.storage_dtype),
                                        static_cast<int>(blank.param_dtype), blank.shard_size);
       const auto [place, is_new] = known.emplace(key, plan_.groups.size());
       if (is_new) {
-        blank.name = str(plan_.units[units.front()].label(), units.size() > 1 ? " tied" : "",
-                         p.trainable ? " trainable" : " frozen");
+        blank.name = str(plan_.units[units.front()].label(), units.size() > 1 ? " tied" : "", " ",
+                         kind_of(p.sets));
         for (const std::size_t unit : units)
           plan_.units[unit].groups.push_back(plan_.groups.size());
         plan_.groups.push_back(std::move(blank));
@@ -243,6 +274,16 @@ class Planner {
       plan_.groups[place->second].parameters.push_back(i);
     }
     for (PlannedGroup& group : plan_.groups) lay_out(group);
+  }
+
+  // "frozen", "trainable", or the sets: "a+b".
+  std::string kind_of(std::uint64_t sets) const {
+    if (sets == 0) return "frozen";
+    if (plan_.sets.size() == 1) return "trainable";
+    std::vector<std::string> names;
+    for (std::size_t set = 0; set < plan_.sets.size(); ++set)
+      if (sets >> set & 1) names.push_back(plan_.sets[set].name);
+    return join(names, "+");
   }
 
   void check_unit_strategies() const {
@@ -269,17 +310,6 @@ class Planner {
       ordered.push_back(group.parameters[k]);
       ordered_numels.push_back(numels[k]);
     }
-    group.needed_in_backward = false;
-    for (const std::size_t i : group.parameters) {
-      // A tied parameter is used again further up than its first place.
-      const bool above = first_trainable_ >= 0 &&
-                         (static_cast<std::int64_t>(i) > first_trainable_ || owners_[i].size() > 1);
-      const bool reads_weights = std::any_of(owners_[i].begin(), owners_[i].end(), [](auto* owner) {
-        const auto* own = dynamic_cast<const nn::Module*>(owner);
-        return !own || own->weights_in_backward();
-      });
-      if (above && reads_weights) group.needed_in_backward = true;
-    }
     group.parameters = std::move(ordered);
     group.layout = FlatLayout(std::move(ordered_numels), group.shard_size);
   }
@@ -292,23 +322,8 @@ class Planner {
                              "' is a foreign ", nn::class_name(*place->module),
                              " without a boundary; make it an nn::Hooked<...>");
         plan_.checkpointed.push_back({place->name, place->module, slot});
-        mark_recomputed(plan_.units[unit_of_.at(place->module)]);
+        plan_.units[unit_of_.at(place->module)].recomputes = true;
       }
-  }
-
-  // A forward that runs again reads all of the unit's parameters, if its backward exists.
-  void mark_recomputed(PlannedUnit& unit) {
-    unit.recomputes = true;
-    const bool has_backward =
-        std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
-          const auto& indices = plan_.groups[g].parameters;
-          return first_trainable_ >= 0 &&
-                 std::any_of(indices.begin(), indices.end(), [&](std::size_t i) {
-                   return static_cast<std::int64_t>(i) >= first_trainable_;
-                 });
-        });
-    if (has_backward)
-      for (const std::size_t g : unit.groups) plan_.groups[g].needed_in_backward = true;
   }
 
   void check_boundaries() const {
@@ -326,11 +341,11 @@ class Planner {
   torch::nn::Module& root_;
   const Policy& policy_;
   const ShardOptions& options_;
+  const ShardPlan* before_;
   std::vector<Place> places_;
   ShardPlan plan_;
   std::vector<std::vector<torch::nn::Module*>> owners_;  // of each parameter
   std::unordered_map<const torch::nn::Module*, std::size_t> unit_of_;
-  std::int64_t first_trainable_ = -1;
 };
 
 }  // namespace
@@ -345,9 +360,50 @@ const char* name_of(Strategy strategy) {
   return "?";
 }
 
+const char* name_of(Rest rest) {
+  switch (rest) {
+    case Rest::keep: return "keep";
+    case Rest::offload: return "offload";
+    case Rest::drop: return "drop";
+  }
+  return "?";
+}
+
 ShardPlan make_plan(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
-                    int world_size) {
-  return Planner(root, policy, options, world_size).make();
+                    int world_size, const ShardPlan* before) {
+  return Planner(root, policy, options, world_size, before).make();
+}
+
+void ShardPlan::activate(std::size_t set) {
+  active_set = set;
+  const auto lowest = std::find_if(parameters.begin(), parameters.end(),
+                                   [&](const PlannedParameter& p) { return p.trains_in(set); });
+  const auto first = static_cast<std::size_t>(lowest - parameters.begin());
+  for (PlannedGroup& group : groups) {
+    group.active = group.trains_in(set);
+    if (group.trainable) {
+      const bool away = !group.active && group.rest != Rest::keep && !group.offloaded;
+      group.storage_dtype = away ? group.param_dtype : group.master_dtype;
+    }
+    // What lies above the lowest parameter that trains; a tied one is used again further up than its
+    // first place.
+    group.needed_in_backward =
+        std::any_of(group.parameters.begin(), group.parameters.end(), [&](std::size_t i) {
+          const bool above = lowest != parameters.end() && (i > first || parameters[i].used_twice);
+          return above && parameters[i].read_in_backward;
+        });
+  }
+  // A forward that runs again reads all of the unit's parameters, if its backward exists.
+  for (const PlannedUnit& unit : units) {
+    const bool has_backward =
+        unit.recomputes && std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
+          const auto& indices = groups[g].parameters;
+          return std::any_of(indices.begin(), indices.end(),
+                             [&](std::size_t i) { return i >= first; });
+        });
+    if (has_backward)
+      for (const std::size_t g : unit.groups) groups[g].needed_in_backward = true;
+  }
 }
 
 }  // namespace floe::shard

@@ -6,6 +6,13 @@
 // no unit covers belongs to the root unit. A *group* is the part of a unit's parameters that share
 // trainability, dtypes and the ranks they are sliced over; it is what a collective moves. A parameter
 // that several units use (tied weights) is in a group of its own, which all of them list.
+//
+// Note [Sets]
+// A *set* is what trains at one time; without phases there is one. Which sets train a parameter is part
+// of its group's key, so a switch to another set (Engine::activate) moves no parameter and changes no
+// layout. A group that the active set does not train *rests*: it is frozen in every respect, has no
+// gradient and is gathered like a frozen one. What some set trains has fp32 masters; those of a resting
+// group stay on the device or leave it, as its set says (Rest).
 #pragma once
 
 #include <torch/nn/module.h>
@@ -26,21 +33,31 @@ struct PlannedParameter {
   std::vector<std::string> other_names;
   std::vector<std::int64_t> shape;
   std::int64_t numel = 0;
-  bool trainable = false;
+  std::uint64_t sets = 0;               // bit s: set s trains it
+  bool trainable = false;               // in some set
+  c10::ScalarType dtype = c10::kFloat;  // before it was sharded
+  bool used_twice = false;              // by several modules
+  bool read_in_backward = true;         // its modules' backward reads it
   at::Tensor tensor;
   const nn::Init* init = nullptr;
+
+  bool trains_in(std::size_t set) const { return sets >> set & 1; }
 };
 
 struct PlannedGroup {
   std::string name;                     // "layers.3 frozen"
   std::vector<std::size_t> units;       // that use it; the first is its home
   std::vector<std::size_t> parameters;  // in flat order
-  bool trainable = false;
-  bool resident = false;  // whole on every rank, nothing to gather
+  std::uint64_t sets = 0;               // bit s: set s trains it
+  bool trainable = false;               // in some set: it has masters
+  bool active = false;                  // in the set that trains now
+  Rest rest = Rest::keep;  // what its masters do while it rests: keep if one of its sets keeps, ...
+  bool resident = false;   // whole on every rank, nothing to gather
   Strategy strategy = Strategy::full_shard;
   int shard_size = 1;                           // over how many ranks it is sliced
   int replicas = 1;                             // how many ranks hold the same slice
   c10::ScalarType storage_dtype = c10::kFloat;  // of the slices; fp32 masters for what trains
+  c10::ScalarType master_dtype = c10::kFloat;   // of what some set trains
   c10::ScalarType param_dtype = c10::kFloat;    // gathered
   c10::ScalarType reduce_dtype = c10::kFloat;   // of its gradients' reduction
   bool offloaded = false;          // slices, gradients and optimizer state in host memory
@@ -49,7 +66,10 @@ struct PlannedGroup {
 
   std::int64_t gathered_bytes() const;  // 0 when nothing has to be gathered
   std::int64_t shard_bytes() const;
-  std::int64_t gradient_bytes() const;  // the reduction's input; 0 for frozen
+  std::int64_t gradient_bytes() const;  // the reduction's input; 0 for what does not train now
+  bool trains_in(std::size_t set) const { return sets >> set & 1; }
+  // Resting, with its masters elsewhere: the slices have the gathered dtype.
+  bool masters_away() const { return trainable && storage_dtype != master_dtype; }
   bool keep_until_backward() const { return strategy == Strategy::shard_grad_op; }
   // The slice is the whole and has the gathered dtype: parameters are views of it, always.
   bool in_place() const { return shard_size == 1 && storage_dtype == param_dtype && !offloaded; }
@@ -74,13 +94,17 @@ struct PlannedCheckpoint {
 
 // Bytes that one rank holds between steps, and at most during one.
 struct HeldBytes {
-  std::int64_t trainable_shards = 0;  // fp32 masters
+  std::int64_t trainable_shards = 0;  // fp32 masters of the active set
+  std::int64_t resting_shards = 0;    // of sets that do not train now
   std::int64_t frozen_shards = 0;     // sliced or resident
   std::int64_t gradient_shards = 0;
-  std::int64_t optimizer_state = 0;   // AdamW: two fp32 moments
+  std::int64_t optimizer_state = 0;   // AdamW: two fp32 moments, of the active set
+  std::int64_t resting_state = 0;     // ... of sets that keep theirs while they rest
   std::int64_t pool = 0;              // gathered parameters: neighbours and what is around them
   std::int64_t gradient_buffers = 0;  // unsharded gradients: one filling, one being reduced
-  std::int64_t between_steps() const { return trainable_shards + frozen_shards + optimizer_state; }
+  std::int64_t between_steps() const {
+    return trainable_shards + resting_shards + frozen_shards + optimizer_state + resting_state;
+  }
   std::int64_t peak() const { return between_steps() + gradient_shards + pool + gradient_buffers; }
 };
 
@@ -98,6 +122,11 @@ struct ShardPlan {
   std::vector<PlannedGroup> groups;
   std::vector<PlannedUnit> units;  // in registration order; the root last
   std::vector<PlannedCheckpoint> checkpointed;
+  std::vector<ParameterSet> sets;  // at least one; without phases it has no name
+  std::size_t active_set = 0;
+
+  // Makes `set` the active one; what the groups store, hold and move follows from it.
+  void activate(std::size_t set);
 
   HeldBytes held() const;
   MovedBytes moved() const;
@@ -112,8 +141,9 @@ struct ShardPlan {
 };
 
 // Throws ConfigError for a policy or pattern that matches nothing (with near names), and for a unit
-// that cannot be called through a boundary while watch_operators is off.
+// that cannot be called through a boundary while watch_operators is off. `before`: the plan that the
+// model is sharded by already, when another one is made for it.
 ShardPlan make_plan(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
-                    int world_size);
+                    int world_size, const ShardPlan* before = nullptr);
 
 }  // namespace floe::shard

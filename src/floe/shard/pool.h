@@ -28,6 +28,7 @@ class BufferPool {
   // Whether `take(bytes)` would stay inside the capacity.
   bool has_room(std::int64_t bytes) const;
 
+  void set_capacity(std::int64_t bytes) { capacity_bytes_ = bytes; }
   // Frees every buffer that is not in use.
   void trim();
 

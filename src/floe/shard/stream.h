@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "floe/comm/group.h"
 
@@ -21,6 +22,13 @@ namespace floe::shard {
 class SideOp {
  public:
   SideOp() = default;
+  SideOp(SideOp&& other) noexcept { *this = std::move(other); }
+  SideOp& operator=(SideOp&& other) noexcept {
+    pending_ = std::exchange(other.pending_, false);
+    work_ = std::move(other.work_);
+    done_ = std::move(other.done_);
+    return *this;
+  }
   // Makes the compute stream (or, on the CPU, the caller) wait for the result.
   void wait();
   bool pending() const { return pending_; }

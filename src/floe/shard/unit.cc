@@ -145,7 +145,7 @@ void Unit::after_forward(nn::TensorRefs& outputs) {
 void Unit::on_group_complete() {
   if (has_inner_units_) return;
   const bool all = std::all_of(groups_.begin(), groups_.end(), [](const FlatGroup* group) {
-    return !group->plan().trainable || group->complete();
+    return !group->plan().active || group->complete();
   });
   if (!all) return;
   for (const auto& weak : waiting_)

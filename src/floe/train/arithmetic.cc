@@ -1,5 +1,9 @@
 #include "floe/train/arithmetic.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+
 #include "floe/models/part_names.h"
 
 namespace floe::train {
@@ -19,51 +23,104 @@ const shard::PlannedParameter* find(const shard::ShardPlan& plan, std::string_vi
   return nullptr;
 }
 
+constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
+
+// How far down the text's way through the decoder: 0 the tables, i + 1 layer i with its gate, and
+// behind them what comes after the last layer.
+std::int64_t depth_of(const std::string& name, const models::DecoderSpec& spec) {
+  const std::string hf = models::hf_name(name);
+  if (is_of(hf, spec.names.layers))
+    return std::strtoll(hf.c_str() + spec.names.layers.size() + 1, nullptr, 10) + 1;
+  for (const std::string& first : {spec.names.embed, spec.names.positions, spec.names.project_in})
+    if (is_of(hf, first)) return 0;
+  return spec.layers + 1;
+}
+
+// Where backward ends.
+struct Lowest {
+  Lowest(const shard::ShardPlan& plan, std::size_t set, const models::DecoderSpec& spec) {
+    std::int64_t first_gate = kNowhere;
+    for (const auto& parameter : plan.parameters) {
+      const std::string& name = parameter.name;
+      if (contains(name, "gated_cross_attn"))
+        first_gate = std::min(first_gate, depth_of(name, spec));
+      if (!parameter.trains_in(set) || models::is_vision(name)) continue;
+      if (name.starts_with("perceiver."))
+        resampler = true;
+      else
+        depth = std::min(depth, depth_of(name, spec));
+    }
+    if (resampler) depth = std::min(depth, first_gate);
+  }
+
+  bool resampler = false;         // it trains, so that gates hand gradients back to it
+  std::int64_t depth = kNowhere;  // the first that has a backward
+};
+
 }  // namespace
 
-Arithmetic::Arithmetic(const shard::ShardPlan& plan, const models::LanguageModel& model) {
+Arithmetic::Arithmetic(const shard::ShardPlan& plan, const models::LanguageModel& model)
+    : plan_(plan) {
+  for (std::size_t set = 0; set < std::max<std::size_t>(1, plan.sets.size()); ++set)
+    of_set_.push_back(costs_of(set, model));
+}
+
+Arithmetic::Costs Arithmetic::costs_of(std::size_t set, const models::LanguageModel& model) const {
   const models::DecoderSpec& spec = model.decoder().spec();
-  const auto* positions = find(plan, "vision_encoder.positional_embedding");
-  const auto* latents = find(plan, "perceiver.latents");
+  const Lowest lowest(plan_, set, spec);
+  const auto* positions = find(plan_, "vision_encoder.positional_embedding");
+  const auto* latents = find(plan_, "perceiver.latents");
   const double patches = positions ? static_cast<double>(positions->shape[0]) : 0;
   const double num_latents = latents ? static_cast<double>(latents->shape[0]) : 0;
-  for (const auto& parameter : plan.parameters) {
+  Costs costs;
+  for (const auto& parameter : plan_.parameters) {
     if (parameter.shape.size() < 2) continue;  // norms and biases
     const std::string& name = parameter.name;
     const double forward = 2.0 * static_cast<double>(parameter.numel);
     if (models::is_vision(name)) {
-      if (!contains(name, "embedding")) per_image_ += forward * patches;
+      if (!contains(name, "embedding")) costs.per_image += forward * patches;
       continue;
     }
-    const double all = forward * (parameter.trainable ? 3 : 2);
+    const double trains = parameter.trains_in(set) ? 1 : 0;
     const bool keys_and_values = contains(name, "to_kv");
     if (name.starts_with("perceiver.")) {
       if (name == "perceiver.latents") continue;
-      per_image_ += all * (keys_and_values ? patches + num_latents : num_latents);
-    } else if (contains(name, "gated_cross_attn") && keys_and_values) {
-      per_image_ += all * num_latents;
-    } else if (is_of(models::hf_name(name), spec.names.head)) {
-      per_label_ += all;
+      const double all = forward * (1 + trains + (lowest.resampler ? 1 : 0));
+      costs.per_image += all * (keys_and_values ? patches + num_latents : num_latents);
+      continue;
+    }
+    if (contains(name, "gated_cross_attn") && keys_and_values) {
+      costs.per_image += forward * (1 + trains + (lowest.resampler ? 1 : 0)) * num_latents;
+      continue;
+    }
+    const double all = forward * (1 + trains + (depth_of(name, spec) >= lowest.depth ? 1 : 0));
+    if (is_of(models::hf_name(name), spec.names.head)) {
+      costs.per_label += all;
     } else if (is_of(models::hf_name(name), spec.names.embed)) {
       // A table is looked up; a tied one is the head as well.
-      if (spec.tied && !models::is_rows(name)) per_label_ += all;
+      if (spec.tied && !models::is_rows(name))
+        costs.per_label += forward * (1 + trains + (lowest.depth < kNowhere ? 1 : 0));
     } else if (!is_of(models::hf_name(name), spec.names.positions)) {
-      per_token_ += all;
+      costs.per_token += all;
     }
   }
-  per_pair_ = 3.0 * 4.0 * 0.5 * static_cast<double>(spec.dim * spec.layers);
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer)
+    costs.per_pair +=
+        4.0 * 0.5 * static_cast<double>(spec.dim) * (layer + 1 >= lowest.depth ? 3 : 1);
+  return costs;
 }
 
 double Arithmetic::of(const PackedBatch& batch, const models::ModelInput& input) const {
+  const Costs& costs = of_set_[plan_.active_set];
   const auto* offsets = batch.sequence_offsets.const_data_ptr<std::int64_t>();
   double pairs = 0;
   for (std::int64_t s = 0; s < batch.num_sequences(); ++s) {
     const auto length = static_cast<double>(offsets[s + 1] - offsets[s]);
     pairs += length * length;
   }
-  return per_token_ * static_cast<double>(batch.num_tokens()) +
-         per_image_ * static_cast<double>(batch.num_images()) +
-         per_label_ * static_cast<double>(input.predictors.numel()) + per_pair_ * pairs;
+  return costs.per_token * static_cast<double>(batch.num_tokens()) +
+         costs.per_image * static_cast<double>(batch.num_images()) +
+         costs.per_label * static_cast<double>(input.predictors.numel()) + costs.per_pair * pairs;
 }
 
 }  // namespace floe::train

@@ -5,10 +5,13 @@
 // Note [Needed arithmetic]
 // A matrix of n elements costs 2n for each row that it is applied to: n = tokens of the text for the
 // decoder, labelled ones for its head, patches of the pictures for the tower, latents for the
-// resampler. Backward costs the same again for the gradient of the input, wherever something below
-// trains, and once more for that of the matrix, if it trains. The tower has no backward. Attention
-// costs 4 · pairs · width per layer, half of the pairs under a causal mask, and twice that in backward.
+// resampler. Backward costs the same again for the gradient of the input, wherever something before it
+// trains (in whole layers), and once more for that of the matrix, if it trains; the tower has none. Attention costs
+// 4 · pairs · width per layer, half of the pairs under a causal mask, and twice that in backward, from
+// the first layer on where something trains. What trains is the set whose turn it is.
 #pragma once
+
+#include <vector>
 
 #include "floe/batch/packed_batch.h"
 #include "floe/models/language_model.h"
@@ -18,13 +21,20 @@ namespace floe::train {
 
 class Arithmetic {
  public:
+  // The plan of the engine that trains; it outlives this.
   Arithmetic(const shard::ShardPlan& plan, const models::LanguageModel& model);
 
   // Floating-point operations of forward and backward.
   double of(const PackedBatch& batch, const models::ModelInput& input) const;
 
  private:
-  double per_token_ = 0, per_image_ = 0, per_label_ = 0, per_pair_ = 0;
+  struct Costs {
+    double per_token = 0, per_image = 0, per_label = 0, per_pair = 0;
+  };
+  Costs costs_of(std::size_t set, const models::LanguageModel& model) const;
+
+  const shard::ShardPlan& plan_;
+  std::vector<Costs> of_set_;
 };
 
 }  // namespace floe::train

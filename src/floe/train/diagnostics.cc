@@ -4,7 +4,6 @@
 #include <exception>
 #include <optional>
 
-#include "floe/config/codec.h"
 #include "floe/core/bytes.h"
 #include "floe/core/log.h"
 #include "floe/diag/device_memory.h"
@@ -15,6 +14,7 @@
 #include "floe/diag/unit_times.h"
 #include "floe/diag/unit_tree.h"
 #include "floe/plan/strategy_options.h"
+#include "floe/train/precision.h"
 
 namespace floe::train {
 namespace {
@@ -29,12 +29,6 @@ std::string memory_key(int rank) { return str("diagnostics/memory/", rank); }
 
 double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / kMiB; }
 
-std::string layout_name(checkpoint::Layout layout) {
-  for (const auto& [name, value] : enum_names(layout))
-    if (value == layout) return std::string(name);
-  return "?";
-}
-
 }  // namespace
 
 struct Diagnostics::State {
@@ -46,12 +40,7 @@ struct Diagnostics::State {
         world(joined),
         top_k(static_cast<std::size_t>(config.tree_top_k)) {
     diag::device_memory(world.device());  // from here on the CPU's memory is counted
-    findings.strategy =
-        diag::strategy_lines({.strategy = strategy,
-                              .precision = run.precision,
-                              .state_dict_type = layout_name(run.checkpoint.state_dict_type),
-                              .values = values,
-                              .world_size = world.size()});
+    findings.strategy = diag::strategy_lines(strategy_settings(run, values, world.size()));
     say("strategy", findings.strategy);
   }
   ~State() { detach(); }
@@ -79,6 +68,7 @@ struct Diagnostics::State {
   void finish_trace();
   // Rank 0: what the others measured.
   void add_other_ranks();
+  void check_dtypes() const;
 
   const DiagnosticsConfig config;
   const StrategyConfig strategy;
@@ -89,7 +79,7 @@ struct Diagnostics::State {
   diag::Findings findings;
 
   shard::Engine* engine = nullptr;
-  const optim::Optimizer* optimizer = nullptr;
+  std::vector<optim::Optimizer*> optimizers;
   std::int64_t batch = 0;  // from 1: the one under way
   std::string advice;      // of the last batch
   std::int64_t peak_bytes = 0;
@@ -99,10 +89,15 @@ struct Diagnostics::State {
   std::optional<diag::Timeline> timeline;
 };
 
+void Diagnostics::State::check_dtypes() const {
+  for (const optim::Optimizer* optimizer : optimizers)
+    diag::check_dtypes(*engine, *optimizer, configured);
+}
+
 void Diagnostics::State::attach() {
   if (config.batches > 0) {
     collectives.emplace(configured);
-    memory.emplace(*engine, *optimizer);
+    memory.emplace(*engine, optimizers);
     engine->add_observer(&*collectives);
     engine->add_observer(&*memory);
   }
@@ -182,11 +177,11 @@ Diagnostics::Diagnostics(const RunConfig& config, const config::Value& values, c
 
 Diagnostics::~Diagnostics() = default;
 
-void Diagnostics::begin(shard::Engine& engine, const optim::Optimizer& optimizer) {
+void Diagnostics::begin(shard::Engine& engine, const std::vector<optim::Optimizer*>& optimizers) {
   if (!state_) return;
   State& s = *state_;
   s.engine = &engine;
-  s.optimizer = &optimizer;
+  s.optimizers = optimizers;
   const shard::ShardPlan& plan = engine.plan();
   const auto matches = diag::match_lines(s.strategy, plan);
   s.findings.strategy.insert(s.findings.strategy.end(), matches.begin(), matches.end());
@@ -200,8 +195,8 @@ void Diagnostics::begin(shard::Engine& engine, const optim::Optimizer& optimizer
   log::info("units: this rank (", s.world.rank(), " of ", s.world.size(), ") holds ",
             format_bytes(memory.trainable_shards), " of trainable and ",
             format_bytes(memory.frozen_shards), " of frozen parameters");
-  diag::check_dtypes(engine, optimizer, s.configured);
-  s.say("dtypes", {diag::dtype_line(engine, optimizer)});
+  s.check_dtypes();
+  s.say("dtypes", {diag::dtype_line(engine, *optimizers[engine.active_set()])});
   s.write();
   s.attach();
 }
@@ -218,7 +213,7 @@ void Diagnostics::mark(MemoryPoint point) {
   s.memory->mark(point);
   if (point == MemoryPoint::before_optimizer_step) {
     s.collectives->check();
-    diag::check_dtypes(*s.engine, *s.optimizer, s.configured);
+    s.check_dtypes();
   }
 }
 

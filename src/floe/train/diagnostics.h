@@ -24,7 +24,7 @@ class Diagnostics {
 
   // After sharding. Each rank logs its own line; rank 0 the rest. Throws ShardError when a dtype that
   // was configured did not arrive.
-  void begin(shard::Engine& engine, const optim::Optimizer& optimizer);
+  void begin(shard::Engine& engine, const std::vector<optim::Optimizer*>& optimizers);
   // At this point of a batch. Cheap when nothing is looked at.
   void mark(diag::MemoryPoint point);
   // After an update: numbers for the loggers (names begin with "memory/" and "time/"), none when

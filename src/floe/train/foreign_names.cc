@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "floe/models/assembled_source.h"
@@ -67,9 +68,13 @@ SourcePtr to_model_names(models::LanguageModel& model, const std::vector<FileTen
 
 }  // namespace
 
-checkpoint::ForeignNames foreign_names(models::LanguageModel& model) {
+checkpoint::ForeignNames foreign_names(models::LanguageModel& model, const shard::ShardPlan& plan) {
+  std::set<std::string> trained;  // in some phase, not only in the one that trains now
+  for (const auto& parameter : plan.parameters)
+    if (parameter.trainable) trained.insert(parameter.name);
+  const auto trains = [&](const nn::NamedParameter& p) { return trained.contains(p.name); };
   checkpoint::ForeignNames names;
-  for (const models::SavedTensor& saved : models::trained_part_layout(model)) {
+  for (const models::SavedTensor& saved : models::trained_part_layout(model, trains)) {
     FileTensor tensor{saved.name, saved.shape, {}, saved.copies};
     for (const models::SavedRun& run : saved.runs)
       tensor.runs.push_back({run.parameter, run.first, run.count});

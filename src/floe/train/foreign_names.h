@@ -3,10 +3,11 @@
 
 #include "floe/checkpoint/checkpointer.h"
 #include "floe/models/language_model.h"
+#include "floe/shard/plan.h"
 
 namespace floe::train {
 
-// The model must live as long.
-checkpoint::ForeignNames foreign_names(models::LanguageModel& model);
+// Of what some set of the plan trains. The model must live as long.
+checkpoint::ForeignNames foreign_names(models::LanguageModel& model, const shard::ShardPlan& plan);
 
 }  // namespace floe::train

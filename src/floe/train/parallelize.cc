@@ -1,6 +1,7 @@
 #include "floe/train/parallelize.h"
 
 #include "floe/plan/strategy_options.h"
+#include "floe/train/phases.h"
 
 namespace floe::train {
 
@@ -19,7 +20,10 @@ std::shared_ptr<shard::Engine> parallelize(const RunConfig& config, const models
                                            std::shared_ptr<comm::World> world) {
   shard::ShardOptions options = plan::shard_options_of(config.strategy);
   options.world = std::move(world);
-  options.trainable = config.train.trainable;
+  if (config.phases.size() > 1)
+    options.sets = parameter_sets(config.phases);
+  else
+    options.trainable = config.phases.empty() ? config.train.trainable : config.phases[0].train;
   options.source = built.source.get();
   options.seed = config.run.seed;
   if (config.precision.autocast)

@@ -1,8 +1,6 @@
 // A plan of a run: `floe plan` for a configuration of `floe train`.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "floe/plan/report.h"
@@ -11,13 +9,9 @@
 namespace floe::train {
 
 // Of a training configuration, what a plan depends on; the rest is there and not looked at.
-struct PlanRunConfig {
-  std::optional<std::int64_t> world;
+struct PlanRunConfig : plan::PlanSettings {
   models::ModelConfig model;
-  TrainConfig train;
   std::vector<PhaseConfig> phases;
-  StrategyConfig strategy;
-  DistConfig dist;
   config::Value run, data, precision, checkpoint, log;
 };
 void describe(config::Schema<PlanRunConfig>& s);

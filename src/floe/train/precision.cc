@@ -1,41 +1,41 @@
 #include "floe/train/precision.h"
 
+#include "floe/config/codec.h"
 #include "floe/plan/strategy_options.h"
 #include "floe/train/loss_scale.h"
 
 namespace floe::train {
+namespace {
+
+std::string layout_name(checkpoint::Layout layout) {
+  for (const auto& [name, value] : enum_names(layout))
+    if (value == layout) return std::string(name);
+  return "?";
+}
+
+}  // namespace
 
 c10::ScalarType compute_dtype(const RunConfig& config) {
   return plan::scalar_type_of(config.strategy.mixed_precision.param);
 }
 
+std::optional<double> first_loss_scale(const RunConfig& config) {
+  if (!config.computes_in_fp16()) return std::nullopt;
+  return config.precision.loss_scale.value_or(kFirstLossScale);
+}
+
+diag::StrategySettings strategy_settings(const RunConfig& config, const config::Value& values,
+                                         int world_size) {
+  return {.strategy = config.strategy,
+          .precision = config.precision,
+          .state_dict_type = layout_name(config.checkpoint.state_dict_type),
+          .values = values,
+          .world_size = world_size,
+          .loss_scale = first_loss_scale(config)};
+}
+
 std::vector<std::string> precision_lines(const RunConfig& config, const config::Value& values) {
-  const auto from = [&](const char* key) {
-    const config::Value* value = values.at(key);
-    return str(" (", key, ", ", value ? value->origin.text() : "default", ")");
-  };
-  const MixedPrecisionConfig& mixed = config.strategy.mixed_precision;
-  const DType frozen = config.strategy.frozen.dtype.value_or(mixed.param);
-  std::vector<std::string> lines{
-      str("parameters are gathered and computed with in ", name_of(mixed.param),
-          from("strategy.mixed_precision.param")),
-      str("what trains is stored in fp32, what is frozen in ", name_of(frozen),
-          config.strategy.frozen.dtype ? from("strategy.frozen.dtype") : ""),
-      str("gradients are reduced in ", name_of(mixed.reduce),
-          from("strategy.mixed_precision.reduce")),
-      str("buffers are ", name_of(mixed.buffer), from("strategy.mixed_precision.buffer")),
-  };
-  if (config.precision.autocast)
-    lines.push_back(str("forwards run under autocast in ", name_of(*config.precision.autocast),
-                        from("precision.autocast"),
-                        "; it changes nothing of the above, strategy.mixed_precision wins"));
-  else
-    lines.push_back("forwards run without autocast");
-  if (config.computes_in_fp16())
-    lines.push_back(str("the loss is scaled, at first by ",
-                        config.precision.loss_scale.value_or(kFirstLossScale),
-                        from("precision.loss_scale")));
-  return lines;
+  return diag::precision_lines(strategy_settings(config, values));
 }
 
 }  // namespace floe::train

@@ -33,17 +33,20 @@ Reporter::Reporter(const config::Loaded<RunConfig>& loaded, comm::World& world)
       folder_(loaded.config, config::print_config(loaded.values), world),
       diagnostics_(config_, loaded.values, world),
       precision_(precision_lines(config_, loaded.values)),
-      peak_tflops_(peak_tflops(config_, world.device())) {}
+      peak_tflops_(peak_tflops(config_, world.device())) {
+  diag::device_memory(world.device());  // from here on the CPU's memory is counted
+}
 
 Reporter::~Reporter() = default;
 
 void Reporter::begin(std::int64_t first_step, std::int64_t total_steps, shard::Engine& engine,
-                     const optim::Optimizer& optimizer, const models::BuiltModel& built) {
+                     const std::vector<optim::Optimizer*>& optimizers,
+                     const models::BuiltModel& built) {
   arithmetic_.emplace(engine.plan(), *built.model);
   // With diagnostics the same is said with everything else about the strategy.
   if (world_.rank() == 0 && !config_.log.diagnostics)
     for (const std::string& line : precision_) log::info("precision: ", line);
-  diagnostics_.begin(engine, optimizer);
+  diagnostics_.begin(engine, optimizers);
   if (world_.rank() != 0) return;
 
   metrics::RunInfo run;
@@ -77,6 +80,8 @@ void Reporter::step(StepRecord& record) {
   auto numbers = diagnostics_.after_step(record.step);
   if (world_.rank() != 0) return;
   record.others.insert(record.others.end(), numbers.begin(), numbers.end());
+  record.others.insert(record.others.end(), of_switch_.begin(), of_switch_.end());
+  of_switch_.clear();
   if (record.step_s > 0) record.teraflops = flops / record.step_s / 1e12;
   if (peak_tflops_) record.mfu = record.teraflops / *peak_tflops_;
   record.memory_peak =
@@ -114,6 +119,40 @@ void Reporter::skipped(std::int64_t step, const std::vector<PackedBatch>& batche
   append_line(folder_.path() + "/skipped.jsonl",
               nlohmann::json{{"step", step}, {"rank", world_.rank()}, {"samples", keys}}.dump(
                   -1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void Reporter::before_switch(const shard::Engine& engine,
+                             const std::vector<optim::Optimizer*>& optimizers,
+                             const optim::Ema* ema) {
+  before_switch_ = diag::memory_owners(engine, optimizers, ema);
+}
+
+void Reporter::switched(const PhaseChange& change, const shard::Engine& engine,
+                        const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema) {
+  const diag::MemoryOwners before = std::exchange(before_switch_, {});
+  const diag::MemoryOwners after = diag::memory_owners(engine, optimizers, ema);
+  for (const std::string& sentence :
+       diag::surplus(after, diag::expected_owners(before, engine, optimizers, ema)))
+    log::warn("after the switch to phase '", change.to, "' ", sentence);
+  if (world_.rank() != 0) return;
+
+  log::info("phase '", change.to, "' trains from step ", change.step + 1, " on, after '",
+            change.from, "'; the switch took ", change.seconds, " s");
+  // Turns may be short: the whole table once for every pair of phases, later it is in the JSON lines.
+  if (shown_switches_.emplace(change.from, change.to).second)
+    for (const std::string& line : diag::switch_lines(before, after)) log::info("memory: ", line);
+  if (!logger_) return;
+  const nlohmann::ordered_json memory{{"before", owners_json(before)},
+                                      {"after", owners_json(after)}};
+  logger_->write_event({.step = change.step,
+                        .time_s = metrics::unix_time_s(),
+                        .kind = "phase",
+                        .content = {{"from", change.from},
+                                    {"to", change.to},
+                                    {"seconds", change.seconds},
+                                    {"memory", memory}}});
+  of_switch_ = {{"phase_switch_time", change.seconds},
+                {"memory_after_switch_bytes", static_cast<double>(after.device_bytes())}};
 }
 
 void Reporter::saved(const std::string& checkpoint) {

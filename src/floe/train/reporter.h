@@ -4,19 +4,24 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "floe/batch/packed_batch.h"
 #include "floe/comm/world.h"
+#include "floe/diag/memory_owners.h"
 #include "floe/diag/memory_points.h"
 #include "floe/metrics/logger.h"
 #include "floe/metrics/progress.h"
 #include "floe/models/build.h"
+#include "floe/optim/ema.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 #include "floe/train/arithmetic.h"
 #include "floe/train/diagnostics.h"
+#include "floe/train/phase_change.h"
 #include "floe/train/run_config.h"
 #include "floe/train/run_folder.h"
 #include "floe/train/step_record.h"
@@ -33,7 +38,7 @@ class Reporter {
 
   // Everything is built: `first_step` updates are done, `total_steps` is the goal.
   void begin(std::int64_t first_step, std::int64_t total_steps, shard::Engine& engine,
-             const optim::Optimizer& optimizer, const models::BuiltModel& built);
+             const std::vector<optim::Optimizer*>& optimizers, const models::BuiltModel& built);
   void mark(MemoryPoint point) { diagnostics_.mark(point); }
   // A pass over this input was made: its arithmetic counts for TFLOP/s.
   void count_work(const PackedBatch& batch, const models::ModelInput& input);
@@ -41,6 +46,13 @@ class Reporter {
   void step(StepRecord& record);
   // Which samples the loss was not finite for: RUN/skipped.jsonl of this rank.
   void skipped(std::int64_t step, const std::vector<PackedBatch>& batches);
+  // Around Engine::activate, between steps: whose memory it was before and is after, and who holds more
+  // than the plan says. Not around the one that puts a resumed run into the phase of its checkpoint, but
+  // around one that the checkpoint had still before it: its line is taken back with the later steps.
+  void before_switch(const shard::Engine& engine, const std::vector<optim::Optimizer*>& optimizers,
+                     const optim::Ema* ema);
+  void switched(const PhaseChange& change, const shard::Engine& engine,
+                const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema);
   // A finished save lies there.
   void saved(const std::string& checkpoint);
   void end(const std::string& data_report, std::int64_t step, bool stopped);
@@ -66,6 +78,9 @@ class Reporter {
   double flops_ = 0;  // of this rank since the last record
   std::optional<double> peak_tflops_;
   bool noise_told_ = false;
+  diag::MemoryOwners before_switch_;
+  std::set<std::pair<std::string, std::string>> shown_switches_;
+  std::vector<std::pair<std::string, double>> of_switch_;  // for the next record
 };
 
 }  // namespace floe::train

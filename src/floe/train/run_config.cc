@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "floe/config/schema.h"
+#include "floe/train/phase_checks.h"
 
 namespace floe::train {
 namespace {
@@ -38,16 +39,6 @@ fs::path folder_of(const config::Layers& layers) {
   return layers.files.empty() ? "." : fs::path(layers.files.front()).parent_path();
 }
 
-// One phase is a run with another set of parameters; its settings go where those of a run are.
-void apply_phase(RunConfig& config) {
-  if (config.phases.empty()) return;
-  const PhaseConfig& phase = config.phases.front();
-  config.train.trainable = phase.train;
-  if (phase.steps) config.train.steps = phase.steps;
-  if (phase.lr) config.train.optimizer.lr = *phase.lr;
-  if (phase.weight_decay) config.train.optimizer.weight_decay = *phase.weight_decay;
-}
-
 }  // namespace
 
 void describe(config::Schema<RunSection>& s) {
@@ -80,20 +71,8 @@ void describe(config::Schema<RunConfig>& s) {
   s.section("precision", &C::precision, "Autocast and loss scaling");
   s.section("checkpoint", &C::checkpoint, "When and how the run is saved");
   s.section("log", &C::log, "What is written and how often");
-  s.check("train", [](const C& c) {
-    const bool phase = !c.phases.empty() && c.phases.front().steps;
-    if (c.train.steps || c.train.epochs || phase) return "";
-    return "says neither steps nor epochs; set train.steps or train.epochs";
-  });
   s.check("train", validation_problem);
-  s.check("phases", [](const C& c) {
-    if (c.phases.size() > 1)
-      return str("has ", c.phases.size(),
-                 " entries, but floe trains one set of parameters in a run; keep one of them");
-    if (!c.phases.empty() && c.train.trainable)
-      return std::string("and train.trainable both say what trains; keep one of them");
-    return std::string();
-  });
+  describe_phase_checks(s);
   s.check("data", data_problem);
   s.check("precision", [](const C& c) {
     return c.precision.loss_scale && !c.computes_in_fp16()
@@ -136,7 +115,6 @@ config::Loaded<RunConfig> load_run_config(const config::Layers& layers) {
   };
   resolve_batches(config.data.batches);
   resolve_batches(config.train.validation.batches);
-  apply_phase(config);
   // What was resolved is what is printed and kept.
   config::Value values = config::schema_of<RunConfig>().write(config, config::Write::all);
   config::adopt_origins(values, loaded.values);

@@ -45,7 +45,7 @@ void describe(config::Schema<RunConfig>& s);
 void resolve_model_paths(models::ModelConfig& model, const config::Layers& layers);
 
 // Paths of the model and of prepared batches are relative to the working folder, else to the first
-// YAML. A single phase has become part of `train`.
+// YAML.
 config::Loaded<RunConfig> load_run_config(const config::Layers& layers);
 
 }  // namespace floe::train

@@ -1,6 +1,6 @@
 #include "floe/train/run_setup.h"
 
-#include "floe/core/names.h"
+#include "floe/checkpoint/meeting.h"
 #include "floe/data/packing.h"
 #include "floe/io/open_tensors.h"
 #include "floe/train/foreign_names.h"
@@ -8,40 +8,35 @@
 namespace floe::train {
 namespace {
 
-bool any_trainable_matches(const shard::Engine& engine, const std::vector<std::string>& patterns) {
-  for (const auto& parameter : engine.plan().parameters)
-    if (parameter.trainable && glob_match_any(patterns, parameter.name)) return true;
-  return false;
+// Collective: what the files of frozen weights hold. Rank 0 alone reads them; on a shared file system
+// the others would only be in its way.
+std::string digest_of(const std::string& path, comm::World& world) {
+  static int number = 0;  // a meeting's name is used once
+  checkpoint::Meeting meeting(world, str("frozen/", number++));
+  return meeting.from_first(
+      world.rank() == 0 ? checkpoint::weights_digest(*open_tensors(path)) : "",
+      str("the digest of '", path, "'"));
 }
 
 }  // namespace
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
-                                                 shard::Engine& engine) {
-  optim::DecayRule decay{config.weight_decay, config.decay};
-  if (config.decay == OptimizerConfig{}.decay && !any_trainable_matches(engine, config.decay))
-    decay.patterns.clear();
-  if (config.type == OptimizerConfig::Type::sgd)
-    return std::make_unique<optim::Sgd>(engine, optim::SgdOptions{config.momentum, decay});
-  return std::make_unique<optim::AdamW>(
-      engine, optim::AdamWOptions{config.betas[0], config.betas[1], config.eps, decay});
-}
-
 checkpoint::CheckpointerOptions checkpointer_options(const RunConfig& config,
                                                      const models::BuiltModel& built,
-                                                     shard::Engine& engine,
-                                                     optim::Optimizer& optimizer, optim::Ema* ema) {
+                                                     shard::Engine& engine, const Phases& phases,
+                                                     optim::Ema* ema) {
   checkpoint::CheckpointerOptions options;
   options.config = config.checkpoint;
   options.run_folder = config.run.folder();
   options.engine = &engine;
-  options.optimizer = &optimizer;
+  for (optim::Optimizer* optimizer : phases.optimizers())
+    options.optimizers.push_back(
+        {phases.several() ? phases.turns().name(optimizer->set()) : "", optimizer});
   options.ema = ema;
-  options.foreign = foreign_names(*built.model);
+  options.foreign = foreign_names(*built.model, engine.plan());
   if (config.checkpoint.content == checkpoint::Content::trainable && built.source)
     for (const std::string& path : {config.model.lm, config.model.vision})
       if (!path.empty() && !config.model.random_init)
-        options.bases.push_back({path, checkpoint::weights_digest(*open_tensors(path))});
+        options.bases.push_back({path, digest_of(path, engine.world())});
   return options;
 }
 
@@ -62,6 +57,28 @@ data::LoaderContext loader_context(const RunConfig& config, const models::BuiltM
 std::vector<double> loss_weights(const DataConfig& config) {
   return {config.laion.value_or(LaionConfig{}).weight, config.mmc4.value_or(Mmc4Config{}).weight,
           config.text.value_or(TextConfig{}).weight};
+}
+
+std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns,
+                         const data::Loader& loader) {
+  const auto most = turns.most_steps();
+  if (turns.size() == 1 && most) return *most;
+  if (config.train.steps) return *config.train.steps;
+  if (!config.train.epochs) return *most;
+  const auto per_epoch = loader.steps_per_epoch();
+  require<ConfigError>(per_epoch.has_value(),
+                       "train.epochs is set, but the data has no end; set num_samples of every "
+                       "source, or train.steps instead");
+  const std::int64_t batches = *per_epoch * *config.train.epochs;
+  const std::int64_t steps = batches / config.train.gradient_accumulation;
+  require<ConfigError>(steps > 0, "train.epochs gives ", batches,
+                       " batches, fewer than train.gradient_accumulation, which is ",
+                       config.train.gradient_accumulation, "; lower it, or train longer");
+  require<ConfigError>(!most || steps <= *most, "train.epochs gives ", steps,
+                       " steps, but the phases end after ", most.value_or(0),
+                       "; lower train.epochs, leave steps out of the last phase, or set "
+                       "train.cycle_phases");
+  return steps;
 }
 
 double count_bad(const data::Loader& loader) {

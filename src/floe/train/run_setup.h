@@ -1,7 +1,6 @@
 // The parts of a run, made from its configuration.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "floe/checkpoint/checkpointer.h"
@@ -9,27 +8,28 @@
 #include "floe/data/loader.h"
 #include "floe/models/build.h"
 #include "floe/optim/ema.h"
-#include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
+#include "floe/train/phases.h"
 #include "floe/train/run_config.h"
 
 namespace floe::train {
 
-// The default pattern of what decays is that of a Flamingo; a model that has nothing of that name
-// decays everywhere. Throws ConfigError for a pattern of the user's that matches nothing.
-std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
-                                                 shard::Engine& engine);
-
+// Collective: rank 0 reads the frozen weights' files for their digests.
 checkpoint::CheckpointerOptions checkpointer_options(const RunConfig& config,
                                                      const models::BuiltModel& built,
-                                                     shard::Engine& engine,
-                                                     optim::Optimizer& optimizer, optim::Ema* ema);
+                                                     shard::Engine& engine, const Phases& phases,
+                                                     optim::Ema* ema);
 
 data::LoaderContext loader_context(const RunConfig& config, const models::BuiltModel& built,
                                    const comm::World& world);
 
 // Of each source, by data::SourceId. Prepared batches have the weights of the sources they are from.
 std::vector<double> loss_weights(const DataConfig& config);
+
+// How many updates the run makes, unless a phase's `until` ends it earlier. Throws ConfigError where
+// epochs cannot be counted, or are longer than the phases.
+std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns,
+                         const data::Loader& loader);
 
 // Samples that were dropped because they are damaged, so far, on this rank.
 double count_bad(const data::Loader& loader);

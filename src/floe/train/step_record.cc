@@ -35,6 +35,7 @@ metrics::Record to_metrics(const StepRecord& record, int world_size) {
   if (record.noise_scale) add("gradient_noise_scale", *record.noise_scale);
   if (record.checkpoint_s) add("checkpoint_time", *record.checkpoint_s);
   for (const auto& [name, value] : record.others) add(name, value);
+  if (!record.phase.empty()) out.texts.emplace_back("phase", record.phase);
   return out;
 }
 

@@ -15,6 +15,7 @@ namespace floe::train {
 
 struct StepRecord {
   std::int64_t step = 0, epoch = 0;
+  std::string phase;                          // that made it; empty when there are no several
   double lr = 0, gradient_norm = 0;           // the norm is global, before clipping
   std::vector<StepTotals::OfSource> sources;  // losses are means over ranks, before weights
   std::int64_t tokens = 0;                    // all ranks together

@@ -56,29 +56,30 @@ Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::
   reporter_ = std::make_unique<Reporter>(loaded, *world_);
   engine_ = parallelize(config_, built_, world_);
   built_.module->train();
-  optimizer_ = make_optimizer(config_.train.optimizer, *engine_);
+  phases_ = std::make_unique<Phases>(config_, *engine_);
+  noise_.resize(phases_->turns().size());
   if (config_.train.ema.decay)
     ema_ = std::make_unique<optim::Ema>(*engine_, *config_.train.ema.decay);
   checkpoints_ = std::make_unique<checkpoint::Checkpointer>(
-      checkpointer_options(config_, built_, *engine_, *optimizer_, ema_.get()));
+      checkpointer_options(config_, built_, *engine_, *phases_, ema_.get()));
   resume();
   open_data();
-  total_steps_ = count_steps();
-  schedule_ = {static_cast<optim::LrSchedule::Kind>(config_.train.schedule.type),
-               config_.train.schedule.warmup_steps, total_steps_};
+  total_steps_ = count_steps(config_, phases_->turns(), *loader_);
+  phases_->plan_rates(total_steps_);
   validation_ = make_validation(config_, built_, *engine_);
   // Micro-batches and passes over other sources would be reductions of other batches.
   measures_noise_ =
       world_->size() > 1 && config_.train.gradient_accumulation == 1 &&
       (config_.train.packed || (!config_.data.batches && config_.data.sources().size() == 1));
-  reporter_->begin(step_, total_steps_, *engine_, *optimizer_, built_);
+  reporter_->begin(step_, total_steps_, *engine_, phases_->optimizers(), built_);
 }
 
 Trainer::~Trainer() = default;
 
 void Trainer::run() {
   try {
-    while (step_ < total_steps_ && !stopping_) {
+    while (!finished() && !stopping_) {
+      take_turn();
       StepRecord record;
       const auto begin = Clock::now();
       if (!train_step(record)) continue;
@@ -95,6 +96,21 @@ void Trainer::run() {
       checkpoints_->emergency(step_, shared_state(), data_before_.save());
     throw;
   }
+}
+
+void Trainer::take_turn() {
+  PhaseTurns& turns = phases_->turns();
+  const std::string from = turns.name();
+  if (!turns.pass_on()) return;
+  const std::vector<optim::Optimizer*> optimizers = phases_->optimizers();
+  reporter_->before_switch(*engine_, optimizers, ema_.get());
+  const auto begin = Clock::now();
+  {
+    const auto updating = checkpoints_->updating();
+    engine_->activate(turns.current());
+  }
+  reporter_->switched({step_, from, turns.name(), seconds_since(begin)}, *engine_, optimizers,
+                      ema_.get());
 }
 
 // A function of the step, so that a resumed run drops out what the unbroken one would.
@@ -147,12 +163,14 @@ bool Trainer::train_step(StepRecord& record) {
     double samples = 0;
     for (const auto& source : totals.sources) samples += static_cast<double>(source.samples);
     const int ranks = world_->size();
-    noise_.add(totals.rest[0] / ranks / (scale * scale), norm * norm, samples / ranks, ranks);
-    record.noise_scale = noise_.value();
+    NoiseScale& noise = noise_[engine_->active_set()];
+    noise.add(totals.rest[0] / ranks / (scale * scale), norm * norm, samples / ranks, ranks);
+    record.noise_scale = noise.value();
   }
   record.gradient_norm = norm;
   update(norm, record);
   record.step = step_;
+  if (phases_->several()) record.phase = phases_->turns().name();
   record.epoch = epoch_;
   record.sources = totals.sources;
   record.tokens = totals.tokens;
@@ -230,10 +248,10 @@ void Trainer::update(double gradient_norm, StepRecord& record) {
   if (config_.train.clip.norm)
     optim::clip_by_norm(*engine_, gradient_norm, *config_.train.clip.norm);
   if (config_.train.clip.value) optim::clip_by_value(*engine_, *config_.train.clip.value);
-  record.lr = config_.train.optimizer.lr * schedule_.factor(step_);
+  record.lr = phases_->lr(step_);
   {
     const auto updating = checkpoints_->updating();
-    optimizer_->step(record.lr);
+    phases_->update(record.lr);
     if (ema_) ema_->update();
     ++step_;
     data_before_ = loader_->state();
@@ -243,9 +261,11 @@ void Trainer::update(double gradient_norm, StepRecord& record) {
 }
 
 void Trainer::after_step(StepRecord& record) {
-  const bool last = step_ == total_steps_ || stopping_;
-  if (validation_ && (step_ % *config_.train.validation.every_steps == 0 || last))
-    record.others = validation_->run();
+  const bool last = finished() || stopping_;
+  const bool validates = validation_ && step_ % *config_.train.validation.every_steps == 0;
+  if (validates || (validation_ && last)) record.others = validation_->run();
+  // Not one that a stop asked for: a run in two parts has the same turns as one in one part.
+  if (validates) phases_->turns().observe(metrics_of(record));
   if (save_is_due()) {
     save(metrics_of(record));
     record.checkpoint_s = checkpoints_->last_stolen_s();
@@ -255,7 +275,7 @@ void Trainer::after_step(StepRecord& record) {
 
 bool Trainer::save_is_due() const {
   const CheckpointConfig& config = config_.checkpoint;
-  if (step_ == total_steps_ || stopping_) return true;
+  if (finished() || stopping_) return true;
   if (config.every_steps && step_ % *config.every_steps == 0) return true;
   return config.every_epochs && epoch_ended_ && (epoch_ + 1) % *config.every_epochs == 0;
 }
@@ -275,7 +295,7 @@ void Trainer::tell_saved() {
 }
 
 nlohmann::json Trainer::shared_state() const {
-  return {
+  nlohmann::json state{
       {"step", step_},
       {"epoch", epoch_},
       {"attempts", attempts_},
@@ -283,9 +303,12 @@ nlohmann::json Trainer::shared_state() const {
       {"skipped_in_a_row", skipped_in_a_row_},
       {"total_steps", total_steps_},
       {"loss_scale", {{"scale", loss_scale_.value()}, {"good_steps", loss_scale_.good_steps()}}},
-      {"lr_scheduler", {{"last_epoch", step_}, {"base_lr", config_.train.optimizer.lr}}},
+      {"lr_scheduler", {{"last_epoch", step_}, {"base_lr", phases_->base_lr()}}},
       {"world_size", world_->size()},
       {"config", reporter_->config_json()}};
+  if (nlohmann::json phases = phases_->save(); !phases.is_null())
+    state["phases"] = std::move(phases);
+  return state;
 }
 
 nlohmann::json Trainer::rank_state() const { return loader_->state().save(); }
@@ -301,6 +324,7 @@ void Trainer::resume() {
   skipped_in_a_row_ = state.value("skipped_in_a_row", std::int64_t{0});
   if (const auto scale = state.find("loss_scale"); scale != state.end())
     loss_scale_.restore(scale->value("scale", 1.0), scale->value("good_steps", std::int64_t{0}));
+  phases_->restore(state.value("phases", nlohmann::json()));
   data_position_ =
       data_position(*restored, config_.run.folder(), config_.train.gradient_accumulation);
 }
@@ -313,20 +337,6 @@ void Trainer::open_data() {
                 : std::make_unique<data::Loader>(config_.data, context, position.ranks);
   for (std::int64_t i = 0; i < position.batches_behind; ++i) loader_->next();
   data_before_ = loader_->state();
-}
-
-std::int64_t Trainer::count_steps() const {
-  if (config_.train.steps) return *config_.train.steps;
-  const auto per_epoch = loader_->steps_per_epoch();
-  require<ConfigError>(per_epoch.has_value(),
-                       "train.epochs is set, but the data has no end; set num_samples of every "
-                       "source, or train.steps instead");
-  const std::int64_t batches = *per_epoch * *config_.train.epochs;
-  const std::int64_t steps = batches / config_.train.gradient_accumulation;
-  require<ConfigError>(steps > 0, "train.epochs gives ", batches,
-                       " batches, fewer than train.gradient_accumulation, which is ",
-                       config_.train.gradient_accumulation, "; lower it, or train longer");
-  return steps;
 }
 
 }  // namespace floe::train

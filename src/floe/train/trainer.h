@@ -6,7 +6,7 @@
 // A step reads a batch of every source, goes forward and backward over them, agrees with the other
 // ranks (one small all-reduce: the gradient norm, whether everything is finite, what is logged, whether
 // somebody was asked to stop), clips, and updates. A step that is not finite anywhere is skipped by all
-// ranks together: it advances the data, but not `step`, the learning rate or the average.
+// ranks together: it advances the data, but not `step`, the learning rate, the average or the phase.
 #pragma once
 
 #include <atomic>
@@ -21,12 +21,11 @@
 #include "floe/data/loader.h"
 #include "floe/models/build.h"
 #include "floe/optim/ema.h"
-#include "floe/optim/lr_schedule.h"
-#include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 #include "floe/train/data_position.h"
 #include "floe/train/loss_scale.h"
 #include "floe/train/noise_scale.h"
+#include "floe/train/phases.h"
 #include "floe/train/reporter.h"
 #include "floe/train/run_config.h"
 #include "floe/train/step_record.h"
@@ -49,13 +48,15 @@ class Trainer {
 
   std::int64_t step() const { return step_; }
   std::int64_t total_steps() const { return total_steps_; }
-  bool stopped() const { return stopping_ && step_ < total_steps_; }
+  bool stopped() const { return stopping_ && !finished(); }
 
  private:
   void open_data();
   void resume();
-  std::int64_t count_steps() const;
 
+  bool finished() const { return step_ >= total_steps_ || phases_->turns().over(); }
+  // The set whose turn it is trains from now on.
+  void take_turn();
   std::uint64_t dropout_seed() const;
   // One update, or a skipped one: false.
   bool train_step(StepRecord& record);
@@ -80,15 +81,14 @@ class Trainer {
   const std::atomic<bool>& stop_requested_;
   models::BuiltModel built_;
   std::shared_ptr<shard::Engine> engine_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<Phases> phases_;
   std::unique_ptr<optim::Ema> ema_;  // null: none
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
   std::unique_ptr<data::Loader> loader_;
   std::unique_ptr<Validation> validation_;  // null: none
   std::unique_ptr<Reporter> reporter_;
-  optim::LrSchedule schedule_;
   LossScale loss_scale_;
-  NoiseScale noise_;
+  std::vector<NoiseScale> noise_;  // of each set
   bool measures_noise_ = false;
 
   std::int64_t step_ = 0, total_steps_ = 0;

@@ -1,0 +1,57 @@
+// The sets of a run at work: each has an optimizer of its own, its learning rate and its turns. A run
+// without phases has one set.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "floe/optim/lr_schedule.h"
+#include "floe/optim/optimizer.h"
+#include "floe/shard/engine.h"
+#include "floe/train/phase_turns.h"
+#include "floe/train/run_config.h"
+
+namespace floe::train {
+
+// As ShardOptions::sets has them.
+std::vector<shard::ParameterSet> parameter_sets(const std::vector<PhaseConfig>& phases);
+
+class Phases {
+ public:
+  // The engine has the sets of the same configuration.
+  Phases(const RunConfig& config, shard::Engine& engine);
+
+  bool several() const { return optimizers_.size() > 1; }
+  PhaseTurns& turns() { return turns_; }
+  const PhaseTurns& turns() const { return turns_; }
+  // Of the set that trains now, and of all sets.
+  optim::Optimizer& optimizer() const { return *optimizers_[engine_.active_set()]; }
+  std::vector<optim::Optimizer*> optimizers() const;
+
+  // Before the first step: schedules that fall know where they end.
+  void plan_rates(std::int64_t total_steps);
+  // The learning rate of the set that trains now, without and with its schedule; `step` updates of the
+  // run are done.
+  double base_lr() const;
+  double lr(std::int64_t step) const;
+  // The update of a step: the set's optimizer, and its turn goes on.
+  void update(double lr);
+
+  // What a checkpoint holds of it: null without phases.
+  nlohmann::json save() const;
+  // All ranks, after a checkpoint was loaded that has this: the same set trains, at the same place.
+  void restore(const nlohmann::json& saved);
+
+ private:
+  const RunConfig& config_;
+  shard::Engine& engine_;
+  PhaseTurns turns_;
+  std::vector<std::unique_ptr<optim::Optimizer>> optimizers_;  // by set
+  optim::LrSchedule of_run_;
+  std::vector<std::optional<optim::LrSchedule>> of_set_;  // over a set's own updates; null: of_run_
+};
+
+}  // namespace floe::train
