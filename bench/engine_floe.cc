@@ -5,12 +5,8 @@
 //   bench_engine CONFIG.json --weights OUT.safetensors   writes the initial weights and ends
 //
 // CONFIG.json says the same to every system that is compared; bench/engine.py writes it.
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -26,52 +22,25 @@
 #include "floe/models/transformer.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
+#include "transformer_job.h"
 
 namespace floe {
 namespace {
 
-using Json = nlohmann::json;
-
-models::TransformerSize size_from(const Json& json) {
-  models::TransformerSize size;
-  size.vocab = json.at("vocab");
-  size.dim = json.at("dim");
-  size.layers = json.at("layers");
-  size.heads = json.at("heads");
-  size.context = json.at("context");
-  size.adapter = json.at("adapter");
-  size.tied = json.at("tied");
-  return size;
-}
+using bench::Clock, bench::cpu_seconds, bench::Json, bench::size_from, bench::strategy_from,
+    bench::token_batch;
 
 shard::ShardOptions options_from(const Json& json) {
   shard::ShardOptions options;
   options.world = comm::World::join();
   options.seed = json.at("seed");
   options.trainable = json.at("trainable").get<std::vector<std::string>>();
-  const std::string strategy = json.at("strategy"), residency = json.at("residency");
-  for (const auto known : {shard::Strategy::full_shard, shard::Strategy::shard_grad_op,
-                           shard::Strategy::no_shard, shard::Strategy::hybrid})
-    if (strategy == name_of(known)) options.strategy = known;
-  require<ConfigError>(strategy == name_of(options.strategy), "strategy '", strategy,
-                       "' is unknown");
+  options.strategy = strategy_from(json.at("strategy"));
+  const std::string residency = json.at("residency");
   require<ConfigError>(residency == "sharded" || residency == "resident", "residency '", residency,
                        "' is not one of sharded, resident");
   if (residency == "resident") options.frozen.residency = shard::Residency::resident;
   return options;
-}
-
-// Token ids [B, T] of a batch; bench/torch_twin/rank.py has the same formula.
-at::Tensor token_batch(const Json& json, std::int64_t batch, int rank) {
-  const std::int64_t vocab = json.at("model").at("vocab");
-  at::Tensor ids = at::empty({json.at("batch"), json.at("tokens")}, at::kLong);
-  auto* out = ids.mutable_data_ptr<std::int64_t>();
-  auto state = static_cast<std::uint32_t>(1000 * batch + rank + 1);
-  for (std::int64_t i = 0; i < ids.numel(); ++i) {
-    state = state * 1664525U + 1013904223U;
-    out[i] = (state >> 8U) % vocab;
-  }
-  return ids;
 }
 
 void write_weights(const Json& json, const std::string& path) {
@@ -125,27 +94,6 @@ class Trace final : public shard::Observer {
 
  private:
   diag::MemoryCounter& memory_;
-};
-
-// Of all threads of this process.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-class Clock {
- public:
-  // Seconds since the last call.
-  double lap() {
-    const auto now = std::chrono::steady_clock::now();
-    const double seconds = std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-    return seconds;
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
 Json train(const Json& json) {

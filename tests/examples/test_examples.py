@@ -20,6 +20,11 @@ def losses(text):
     return [float(x) for x in re.findall(r"loss ([0-9.]+)", text)]
 
 
+def bytes_of(text):
+    number, unit = text.split()
+    return float(number) * {"B": 1, "KiB": 2**10, "MiB": 2**20}[unit]
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_shard_mlp(ranks):
     done = launch("shard_mlp", ranks)
@@ -57,6 +62,25 @@ def test_partly_frozen_transformer():
     assert int(percent) < 85
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_phases(ranks):
+    done = launch("phases", ranks)
+    assert done.returncode == 0, done.stderr
+    size = r"([0-9.]+ \w+)"
+    rows = re.findall(rf"(\w[\w ]*?) +([0-9.]+) -> ([0-9.]+) +{size} +{size} +{size}", done.stdout)
+    turns = [(row[0], *map(float, row[1:3]), *map(bytes_of, row[3:])) for row in rows]
+    assert [turn[0] for turn in turns] == [*["layer1", "layer2"] * 3, *["discriminator", "generator"] * 3,
+                                           "head", "and layer2", "and layer1"]
+    assert all(last < first for _, first, last, *_ in turns)
+    in_turn = turns[:6]
+    states = {name: state for name, _, _, _, state, _ in in_turn}
+    for (name, _, _, peak, state, stored), (other, *_) in zip(in_turn[2:], in_turn[1:]):
+        # Only its own state is on the device, the other's is in the store, and a later turn needs no more.
+        assert state == states[name] and stored == states[other]
+        assert peak <= max(turn[3] for turn in in_turn[:2] if turn[0] == name)
+    assert all(stored == 0 for *_, stored in turns[6:])
+
+
 def test_demo():
     """From data to captions, in the checkout's own runs/."""
     done = subprocess.run(["bash", SOURCE / "examples" / "demo.sh"], capture_output=True, text=True,
@@ -69,6 +93,6 @@ def test_demo():
     assert "continuing after step 100" in done.stderr
     for name in ("loss_laion", "loss_mmc4"):
         assert steps[-1][name] < 0.5 * steps[0][name]
-    assert steps[-1]["val_loss_laion"] < 1
-    assert re.search(r"^a \w+ \w+ on \w+$", done.stdout, re.MULTILINE)
+    assert steps[-1]["val_loss_laion"] < 0.3  # without looking at the picture: 0.64
+    assert (SOURCE / "runs/demo-data/drawing.txt").read_text().strip() in done.stdout.splitlines()
     assert (SOURCE / "runs/demo/report.html").exists()
