@@ -39,14 +39,14 @@ TEST(JsonLine, WhatIsNotFiniteIsNullAndNamed) {
             "\"not_finite\":{\"a\":\"NaN\",\"c\":\"Infinity\"}}\n");
 }
 
-TEST(EventLine, KindThenContentInOrder) {
-  const Event event{.step = 3,
-                    .time_s = 1.5,
-                    .kind = "phase",
-                    .content = {{"to", "b\xff"}, {"memory", {{"before", {{"rest", 7}}}}}}};
-  EXPECT_EQ(event_line(event),
-            "{\"step\":3,\"time\":1.5,\"event\":\"phase\",\"to\":\"b\xef\xbf\xbd\","
-            "\"memory\":{\"before\":{\"rest\":7}}}\n");
+TEST(JsonLine, DetailsAreObjectsOfTheSameLine) {
+  const Record record{.step = 3,
+                      .time_s = 1.5,
+                      .values = {{"loss", 2}},
+                      .details = {{"phase_switch", {{"to", "b\xff"}, {"memory", {{"rest", 7}}}}}}};
+  EXPECT_EQ(json_line(record),
+            "{\"step\":3,\"time\":1.5,\"loss\":2,\"phase_switch\":{\"to\":\"b\xef\xbf\xbd\","
+            "\"memory\":{\"rest\":7}}}\n");
 }
 
 std::string trimmed(const std::string& text, std::int64_t last_step) {
@@ -69,16 +69,6 @@ TEST(Trim, EveryStepOnceAndInOrder) {
             "{\"step\":1,\"a\":1}\n{\"step\":4}\n");
 }
 
-// The checkpoint of step 2 was saved before the event that followed it, so that happens again.
-TEST(Trim, EventsStayBehindTheirStep) {
-  const std::string first = "{\"step\":1}\n{\"step\":1,\"event\":\"phase\"}\n{\"step\":2}\n";
-  EXPECT_EQ(trimmed(first, 2), first);
-  EXPECT_EQ(trimmed(first + "{\"step\":2,\"event\":\"phase\"}\n{\"step\":3}\n", 2), first);
-  EXPECT_EQ(trimmed("{\"step\":2}\n{\"step\":1,\"event\":\"late\"}\n", 9), "{\"step\":2}\n");
-  EXPECT_EQ(trimmed("{\"step\":0,\"event\":\"x\"}\n", std::numeric_limits<std::int64_t>::min()),
-            "");
-}
-
 TEST(Trim, CutAnywhereLeavesWholeLines) {
   const std::string whole = "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":2.25}\n";
   const std::size_t first = whole.find('\n') + 1;
@@ -95,21 +85,15 @@ TEST(JsonlReader, SaysWhatIsWrongWithALine) {
       "{\"step\":1,\"a\":" + std::string(50'000, '[') + std::string(50'000, ']') + "}";
   const std::string path =
       scratch.write("m", "{\"step\":1}\n[]\n{\"a\":1}\n{\"step\":1.5}\n" + deep + "\n\n" +
-                             std::string(3 << 20, 'x') +
-                             "\n{\"step\":2}\n{\"step\":2,\"event\":\"phase\"}\n"
-                             "{\"step\":2,\"event\":3}\n{\"step\":3}");
+                             std::string(3 << 20, 'x') + "\n{\"step\":2}\n{\"step\":3}");
   JsonlReader reader(path);
-  std::vector<std::string> problems, events;
-  for (JsonLine line; reader.next(line);) {
-    problems.push_back(line.problem);
-    if (!line.event.empty()) events.push_back(line.event);
-  }
-  EXPECT_EQ(events, std::vector<std::string>{"phase"});
+  std::vector<std::string> problems;
+  for (JsonLine line; reader.next(line);) problems.push_back(line.problem);
   EXPECT_EQ(problems,
-            (std::vector<std::string>{
-                "", "not a JSON object", "without an integer 'step'", "without an integer 'step'",
-                "nested deeper than 8 levels", "not a JSON object", "longer than 1048576 bytes", "",
-                "", "an event without a name", "torn off: it has no newline at its end"}));
+            (std::vector<std::string>{"", "not a JSON object", "without an integer 'step'",
+                                      "without an integer 'step'", "nested deeper than 8 levels",
+                                      "not a JSON object", "longer than 1048576 bytes", "",
+                                      "torn off: it has no newline at its end"}));
 }
 
 TEST(FlatConfig, DottedNamesAndWholeLists) {
@@ -128,12 +112,9 @@ TEST(OpenLogger, RunsWithoutSettings) {
   logger->write({.step = 0, .time_s = 1, .values = {{"val_loss", 1}}});
   logger->write({.step = 1, .time_s = 2, .values = {{"loss", 1}}});
   EXPECT_THROW(logger->write({.step = 1}), Error);
-  logger->write_event({.step = 1, .time_s = 3, .kind = "phase", .content = {{"to", "b"}}});
-  EXPECT_THROW(logger->write_event({.step = 0, .kind = "phase"}), Error);
   logger->finish(0);
   EXPECT_EQ(scratch.read("deep/run/metrics.jsonl"),
-            "{\"step\":0,\"time\":1,\"val_loss\":1}\n{\"step\":1,\"time\":2,\"loss\":1}\n"
-            "{\"step\":1,\"time\":3,\"event\":\"phase\",\"to\":\"b\"}\n");
+            "{\"step\":0,\"time\":1,\"val_loss\":1}\n{\"step\":1,\"time\":2,\"loss\":1}\n");
 }
 
 TEST(Duration, InWords) {
@@ -153,7 +134,7 @@ TEST(ProgressText, PartsLeaveFromTheEnd) {
                           .skipped = 2};
   EXPECT_EQ(progress_text(progress, 1000, 250, 0),
             "step 120/1000  4 min 10 s left  loss_laion 2.4512  loss_mmc4 nan  48.1k tokens/s  "
-            "laion 12.3 samples/s per rank  memory 3.00 GiB  2 batches skipped");
+            "laion 12.3 samples/s per GPU  memory 3.00 GiB  2 batches skipped");
   EXPECT_EQ(progress_text(progress, 1000, 250, 60),
             "step 120/1000  4 min 10 s left  loss_laion 2.4512");
   EXPECT_EQ(progress_text(progress, 1000, NAN, 20), "step 120/1000");

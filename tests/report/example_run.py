@@ -64,21 +64,17 @@ def metrics(steps=400):
             values["note"] = "<i>half way</i>"
         if step in SWITCHES:
             values |= {"phase_switch_time": 0.01 * step, "memory_after_switch_bytes": 2**30}
+            values["phase_switch"] = switch_before(step)
         if step == 250:
             values |= {"grad_norm": None, "not_finite": {"grad_norm": "Infinity"}}
         yield values
-        if step + 1 in SWITCHES:
-            yield switch_after(step)
 
 
-def switch_after(step):
-    """The line of a switch: the state of the phase that rests goes to host memory."""
+def switch_before(step):
+    """The state of the phase that rests goes to host memory."""
     masters, state = 2**20, 2**21
-    before, after = phase_of(step), phase_of(step + 1)
+    before, after = phase_of(step - 1), phase_of(step)
     return {
-        "step": step,
-        "time": 1_750_000_000.5 + 1.5 * step,
-        "event": "phase",
         "from": before,
         "to": after,
         "seconds": 0.0125,

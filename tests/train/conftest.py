@@ -26,14 +26,13 @@ class Run:
         self.returncode = process.returncode
         self.stderr = process.stderr
 
-    def lines(self):
+    def steps(self):
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
 
-    def steps(self):
-        return [line for line in self.lines() if "event" not in line]
-
     def switches(self):
-        return [(line["step"], line["from"], line["to"]) for line in self.lines() if line.get("event") == "phase"]
+        """With the step before."""
+        found = [(step["step"] - 1, step["phase_switch"]) for step in self.steps() if "phase_switch" in step]
+        return [(step, switch["from"], switch["to"]) for step, switch in found]
 
     def values(self, name):
         return [step[name] for step in self.steps()]

@@ -18,7 +18,7 @@ def test_memory_by_owner_at_each_switch(train, golden, ranks):
     config["train"] |= {"cycle_phases": True, "ema": {"decay": 0.9}}
     config["train"]["optimizer"]["decay"] = []
     run = train(config, ranks=ranks)
-    switches = [line for line in run.lines() if line.get("event") == "phase"]
+    switches = [step["phase_switch"] for step in run.steps() if "phase_switch" in step]
     assert [(line["from"], line["to"]) for line in switches][:2] == [("resampler", "gates"), ("gates", "resampler")]
     assert len(switches) == len(run.steps()) - 1
 

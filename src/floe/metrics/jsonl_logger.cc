@@ -32,17 +32,10 @@ std::string json_line(const Record& record) {
   }
   for (const auto& [name, text] : record.texts)
     line += "," + quoted_text(name) + ":" + quoted_text(text);
-  if (!not_finite.empty()) line += ",\"not_finite\":{" + not_finite + "}";
-  return line + "}\n";
-}
-
-std::string event_line(const Event& event) {
-  std::string line = str("{\"step\":", event.step, ",\"time\":", number_text(event.time_s),
-                         ",\"event\":", quoted_text(event.kind));
-  using nlohmann::ordered_json;
-  for (const auto& [name, value] : event.content.items())
+  for (const auto& [name, value] : record.details.items())
     line += "," + quoted_text(name) + ":" +
-            value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+            value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  if (!not_finite.empty()) line += ",\"not_finite\":{" + not_finite + "}";
   return line + "}\n";
 }
 
@@ -56,18 +49,12 @@ void trim_jsonl(const std::string& path, std::int64_t last_step) {
     for (JsonLine line; reader.next(line);) {
       if (!line.problem.empty()) {
         if (num_damaged++ == 0) damaged_line = line.number;
-        continue;
-      }
-      // An event stands behind the record of its step.
-      const bool is_event = !line.event.empty();
-      const bool stays = is_event ? line.step < last_step && line.step >= previous
-                                  : line.step <= last_step && line.step > previous;
-      if (!stays) {
+      } else if (line.step > last_step || line.step <= previous) {
         ++num_later;
-        continue;
+      } else {
+        previous = line.step;
+        keep(line.text);
       }
-      if (!is_event) previous = line.step;
-      keep(line.text);
     }
   };
   kept_lines([](const std::string&) {});
@@ -98,6 +85,5 @@ JsonlLogger::JsonlLogger(const RunInfo& run) {
 }
 
 void JsonlLogger::write(const Record& record) { file_->append(json_line(record)); }
-void JsonlLogger::write_event(const Event& event) { file_->append(event_line(event)); }
 
 }  // namespace floe::metrics

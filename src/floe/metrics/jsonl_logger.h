@@ -1,7 +1,6 @@
-// RUN/metrics.jsonl: one line of JSON per optimizer step, and one per event between steps.
+// RUN/metrics.jsonl: one line of JSON per optimizer step.
 //
 //   {"step":1,"time":1731664800.25,"loss_laion":2.5,"lr":0.0001}
-//   {"step":1,"time":1731664801.5,"event":"phase","from":"a","to":"b"}
 //
 // Every line is valid JSON, so a value that is not finite is null there (None in Python, NaN in
 // pandas); what it was is kept beside the values: "not_finite":{"loss_laion":"NaN"}.
@@ -19,19 +18,16 @@ class JsonlLogger : public Logger {
  public:
   explicit JsonlLogger(const RunInfo& run);
   void write(const Record& record) override;
-  void write_event(const Event& event) override;
 
  private:
   std::unique_ptr<AppendFile> file_;
 };
 
-// The line of a record or event, with its newline.
+// The line of a record, with its newline.
 std::string json_line(const Record& record);
-std::string event_line(const Event& event);
 
-// Leaves the lines of steps up to last_step, each step once and in order, and the events between them;
-// what happened after last_step happens again. The file is replaced in one go, and only when something
-// has to leave. Lines that are neither leave as well.
+// Leaves the lines of steps up to last_step, each step once and in order; the file is replaced in one
+// go, and only when something has to leave. Lines that are no records leave as well.
 void trim_jsonl(const std::string& path, std::int64_t last_step);
 
 }  // namespace floe::metrics

@@ -24,11 +24,6 @@ std::string problem_of(JsonLine& line) {
   const auto step = line.values.find("step");
   if (step == line.values.end() || !step->is_number_integer()) return "without an integer 'step'";
   line.step = step->get<std::int64_t>();
-  if (const auto event = line.values.find("event"); event != line.values.end()) {
-    if (!event->is_string() || event->get_ref<const std::string&>().empty())
-      return "an event without a name";
-    line.event = event->get<std::string>();
-  }
   return "";
 }
 
@@ -55,7 +50,6 @@ bool JsonlReader::next(JsonLine& line) {
   if (!read_line(file_, line)) return false;
   line.number = ++number_;
   line.step = 0;
-  line.event.clear();
   line.problem = problem_of(line);
   return true;
 }

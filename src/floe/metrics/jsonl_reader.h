@@ -12,9 +12,8 @@ struct JsonLine {
   std::int64_t number = 0;  // from 1
   std::string text;         // without its end; cut when it is too long to be a record
   bool ended = false;       // by a newline: a line without one was torn off
-  std::string problem;      // why this is neither record nor event, in words; else empty
+  std::string problem;      // why this is no record, in words; empty when it is one
   std::int64_t step = 0;
-  std::string event;              // its kind; empty for the record of a step
   nlohmann::ordered_json values;  // the whole object
 };
 

@@ -34,11 +34,6 @@ class AllLoggers : public Logger {
     for (auto& logger : loggers_) logger->write(record);
     last_step_ = record.step;
   }
-  void write_event(const Event& event) override {
-    require(event.step >= last_step_, "the event '", event.kind, "' of step ", event.step,
-            " came after the metrics of step ", last_step_, "; steps must grow");
-    for (auto& logger : loggers_) logger->write_event(event);
-  }
   void add_files(const std::string& path, const std::string& name) override {
     as_own_errors([&] {
       for (auto& logger : loggers_) logger->add_files(path, name);

@@ -16,21 +16,16 @@
 
 namespace floe::metrics {
 
-// The numbers of one optimizer step, in the order in which they are written. Validation after that step
-// belongs to the same record: W&B relies on one record per step.
+// The numbers of one optimizer step, in the order in which they are written. What else happened at
+// that step (validation, a phase switch) belongs to the same record: W&B and whoever counts the
+// lines of metrics.jsonl rely on one record per step.
 struct Record {
   std::int64_t step = 0;
   double time_s = 0;                                       // unix time
   std::vector<std::pair<std::string, double>> values;      // names are unique; any double, NaN too
   std::vector<std::pair<std::string, std::string>> texts;  // the phase, say
-};
-
-// What happened between two steps and is worth more than a number: a switch to another phase.
-struct Event {
-  std::int64_t step = 0;                                              // the one before it
-  double time_s = 0;                                                  // unix time
-  std::string kind;                                                   // "phase"
-  nlohmann::ordered_json content = nlohmann::ordered_json::object();  // its other members
+  // What is worth more than a number, under names of its own; only metrics.jsonl keeps it.
+  nlohmann::ordered_json details = nlohmann::ordered_json::object();
 };
 
 struct RunInfo {
@@ -51,8 +46,6 @@ class Logger {
   // Steps must grow from record to record and begin above RunInfo::first_step (a fresh run may begin
   // with step 0). When it returns, the record is the file system's: killing the process loses nothing.
   virtual void write(const Record& record) = 0;
-  // After the record of its step, before that of the next. Kept by metrics.jsonl; the others do nothing.
-  virtual void write_event(const Event& event) {}
   // Attaches a file, or every file in a folder, under this name; what has no notion of files (all but
   // W&B) does nothing. The bytes stay available when the caller deletes or replaces the original.
   virtual void add_files(const std::string& path, const std::string& name) {}

@@ -62,7 +62,7 @@ std::vector<std::string> parts_of(const Progress& progress, std::int64_t total_s
   if (progress.tokens_per_second > 0)
     parts.push_back(short_rate(progress.tokens_per_second) + " tokens/s");
   for (const auto& [source, rate] : progress.samples_per_second_per_gpu)
-    parts.push_back(source + " " + short_rate(rate) + " samples/s per rank");
+    parts.push_back(source + " " + short_rate(rate) + " samples/s per GPU");
   if (progress.memory_bytes > 0) parts.push_back("memory " + format_bytes(progress.memory_bytes));
   if (progress.skipped > 0)
     parts.push_back(

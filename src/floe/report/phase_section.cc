@@ -80,7 +80,7 @@ std::string switches_html(const Phases& phases) {
     const std::pair kind{at.from, at.to};
     const bool is_first = std::find(seen.begin(), seen.end(), kind) == seen.end();
     if (is_first) seen.push_back(kind);
-    html += str("<details class='card'", is_first ? " open" : "", "><summary>after step ", at.step,
+    html += str("<details class='card'", is_first ? " open" : "", "><summary>before step ", at.step,
                 ": <b>", escaped(at.from), "</b> → <b>", escaped(at.to), "</b>, ",
                 short_number(at.seconds), " s, ", format_bytes(sum(at.before, false)), " → ",
                 format_bytes(sum(at.after, false)), " on the device");

@@ -47,15 +47,15 @@ void Phases::add_step(std::int64_t step, const std::string& name) {
   ++turns.back().num_steps;
 }
 
-void Phases::add_switch(std::int64_t step, const ordered_json& event) {
+void Phases::add_switch(std::int64_t step, const ordered_json& content) {
   if (switches.size() == kMostSwitches) {
     ++num_more_switches;
     return;
   }
-  PhaseSwitch found{.step = step, .from = text_of(event, "from"), .to = text_of(event, "to")};
-  if (const ordered_json* seconds = member(event, "seconds"); seconds && seconds->is_number())
+  PhaseSwitch found{.step = step, .from = text_of(content, "from"), .to = text_of(content, "to")};
+  if (const ordered_json* seconds = member(content, "seconds"); seconds && seconds->is_number())
     found.seconds = std::clamp(seconds->get<double>(), 0.0, kMostSeconds);
-  if (const ordered_json* memory = member(event, "memory")) {
+  if (const ordered_json* memory = member(content, "memory")) {
     found.before = bytes_of(*memory, "before");
     found.after = bytes_of(*memory, "after");
   }

@@ -19,7 +19,7 @@ struct PhaseTurn {
 struct PhaseSwitch {
   using Bytes = std::vector<std::pair<std::string, std::int64_t>>;  // by owner, as it was written
 
-  std::int64_t step = 0;  // the last one before it
+  std::int64_t step = 0;  // the first one after it
   std::string from, to;
   double seconds = 0;
   Bytes before, after;  // "host." is in front of owners of host memory
@@ -33,8 +33,9 @@ struct Phases {
 
   // The text `phase` of a step's record.
   void add_step(std::int64_t step, const std::string& name);
-  // An event of that name; members that are missing or of another kind are left out.
-  void add_switch(std::int64_t step, const nlohmann::ordered_json& event);
+  // The object `phase_switch` of a step's record; members that are missing or of another kind are left
+  // out.
+  void add_switch(std::int64_t step, const nlohmann::ordered_json& content);
 
   // Every phase once, in the order in which they first trained.
   std::vector<std::string> names() const;

@@ -47,10 +47,6 @@ class RecordReader {
   explicit RecordReader(RunFolder& run) : run_(run) {}
 
   void add(const metrics::JsonLine& line) {
-    if (!line.event.empty()) {
-      if (line.event == "phase") run_.phases.add_switch(line.step, line.values);
-      return;
-    }
     if (run_.num_records++ == 0) run_.first_step = line.step;
     run_.last_step = line.step;
     for (const auto& [name, value] : line.values.items()) {
@@ -62,6 +58,8 @@ class RecordReader {
           series->add(line.step, value.is_null() ? NAN : value.get<double>());
       } else if (value.is_string()) {
         add_text(line.step, name, value.get<std::string>());
+      } else if (name == "phase_switch") {
+        run_.phases.add_switch(line.step, value);
       }
     }
   }

@@ -80,8 +80,8 @@ void Reporter::step(StepRecord& record) {
   auto numbers = diagnostics_.after_step(record.step);
   if (world_.rank() != 0) return;
   record.others.insert(record.others.end(), numbers.begin(), numbers.end());
-  record.others.insert(record.others.end(), of_switch_.begin(), of_switch_.end());
-  of_switch_.clear();
+  record.phase_switch = std::exchange(of_switch_, nullptr);
+  for (const auto& number : std::exchange(switch_numbers_, {})) record.others.push_back(number);
   if (record.step_s > 0) record.teraflops = flops / record.step_s / 1e12;
   if (peak_tflops_) record.mfu = record.teraflops / *peak_tflops_;
   record.memory_peak =
@@ -141,18 +141,12 @@ void Reporter::switched(const PhaseChange& change, const shard::Engine& engine,
   // Turns may be short: the whole table once for every pair of phases, later it is in the JSON lines.
   if (shown_switches_.emplace(change.from, change.to).second)
     for (const std::string& line : diag::switch_lines(before, after)) log::info("memory: ", line);
-  if (!logger_) return;
-  const nlohmann::ordered_json memory{{"before", owners_json(before)},
-                                      {"after", owners_json(after)}};
-  logger_->write_event({.step = change.step,
-                        .time_s = metrics::unix_time_s(),
-                        .kind = "phase",
-                        .content = {{"from", change.from},
-                                    {"to", change.to},
-                                    {"seconds", change.seconds},
-                                    {"memory", memory}}});
-  of_switch_ = {{"phase_switch_time", change.seconds},
-                {"memory_after_switch_bytes", static_cast<double>(after.device_bytes())}};
+  of_switch_ = {{"from", change.from},
+                {"to", change.to},
+                {"seconds", change.seconds},
+                {"memory", {{"before", owners_json(before)}, {"after", owners_json(after)}}}};
+  switch_numbers_ = {{"phase_switch_time", change.seconds},
+                     {"memory_after_switch_bytes", static_cast<double>(after.device_bytes())}};
 }
 
 void Reporter::saved(const std::string& checkpoint) {

@@ -80,7 +80,9 @@ class Reporter {
   bool noise_told_ = false;
   diag::MemoryOwners before_switch_;
   std::set<std::pair<std::string, std::string>> shown_switches_;
-  std::vector<std::pair<std::string, double>> of_switch_;  // for the next record
+  // Of a switch, for the next record:
+  nlohmann::ordered_json of_switch_;
+  std::vector<std::pair<std::string, double>> switch_numbers_;
 };
 
 }  // namespace floe::train

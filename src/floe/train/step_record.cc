@@ -36,6 +36,7 @@ metrics::Record to_metrics(const StepRecord& record, int world_size) {
   if (record.checkpoint_s) add("checkpoint_time", *record.checkpoint_s);
   for (const auto& [name, value] : record.others) add(name, value);
   if (!record.phase.empty()) out.texts.emplace_back("phase", record.phase);
+  if (!record.phase_switch.is_null()) out.details["phase_switch"] = record.phase_switch;
   return out;
 }
 

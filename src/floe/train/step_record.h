@@ -28,6 +28,7 @@ struct StepRecord {
   std::int64_t memory_peak = 0;                        // of this rank, since the last record
   std::optional<double> checkpoint_s;                  // for which a save held the training
   std::vector<std::pair<std::string, double>> others;  // of validation and diagnostics
+  nlohmann::ordered_json phase_switch;                 // before it; null: there was none
 };
 
 metrics::Record to_metrics(const StepRecord& record, int world_size);
