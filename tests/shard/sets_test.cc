@@ -1,6 +1,9 @@
 // Sets of parameters that train in turn: the same numbers as a loop that freezes and unfreezes by hand,
 // no traffic at a switch, and the memory of one set.
 #include <ATen/ATen.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <unistd.h>
 
 #include <functional>
 
@@ -8,6 +11,8 @@
 #include "floe/core/error.h"
 #include "floe/core/str.h"
 #include "floe/diag/memory_counter.h"
+#include "floe/io/open_tensors.h"
+#include "floe/io/safetensors_writer.h"
 #include "floe/nn/layers.h"
 #include "floe/optim/ema.h"
 #include "floe/shard/engine.h"
@@ -456,6 +461,87 @@ TEST_RANKS(Sets, SetTrainableAfterRequiresGradOfTheModel, 2) {
   EXPECT_THROW(engine->set_trainable({"layres.*"}), ConfigError);
 }
 
+// Stored in bf16 while frozen: the masters come from the file, not from what was rounded.
+TEST_RANKS(Sets, MastersAreReadAgain, 2) {
+  const auto world = test::join_world();
+  const std::string path = str(::testing::TempDir(), "reread_", ::getpid(), ".safetensors");
+  models::Transformer written(kSize);
+  nn::materialize(written, 11);
+  std::map<std::string, at::Tensor> tensors;
+  SafetensorsWriter writer(path);
+  for (const auto& p : nn::named_parameters(written)) {
+    tensors[p.name] = p.tensor.detach().contiguous();
+    writer.declare(p.name, DType::f32, p.tensor.sizes().vec());
+  }
+  for (const auto& [name, value] : tensors)
+    writer.write(name, {static_cast<const std::byte*>(value.const_data_ptr()), value.nbytes()});
+  writer.finish();
+  const auto source = open_tensors(path);
+  for (const Rest rest : kAllRests)
+    for (const bool reread : {false, true}) {
+      auto model = std::make_shared<models::Transformer>(kSize);
+      shard::ShardOptions options;
+      options.world = world;
+      options.trainable = {{"norm.*"}};
+      options.mixed_precision.param = at::kBFloat16;
+      options.source = source.get();
+      const auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
+      engine->set_trainable({"layers.1.*"}, {.rest = rest, .reread = reread});
+      for (const auto& [name, tensor] : tensors) {
+        const at::Tensor exact = tensor.to(world->device());
+        const bool rounded =
+            !name.starts_with("norm.") && !(reread && name.starts_with("layers.1."));
+        EXPECT_TRUE(engine->full_parameter(name)
+                        .to(at::kFloat)
+                        .equal(rounded ? exact.to(at::kBFloat16).to(at::kFloat) : exact))
+            << name << ", " << name_of(rest) << (reread ? ", read again" : "");
+      }
+    }
+}
+
+TEST_RANKS(Sets, RanksWithOtherPatternsFailTogether, 2) {
+  const auto world = test::join_world();
+  Job job =
+      job_of(world, {{"a", {"layers.0.*"}}, {"b", {"layers.1.*"}}}, Strategy::full_shard, false);
+  // One of them names a set that is known, the other a new one.
+  EXPECT_THROW(job.engine->set_trainable({world->rank() == 0 ? "layers.1.*" : "layers.2.*"}),
+               ConfigError);
+}
+
+// Containers that cannot be intercepted are followed by their storages, which a switch may replace.
+TEST_RANKS(Sets, WatchedModulesSwitchToo, 2) {
+  const auto world = test::join_world();
+  for (const Rest rest : kAllRests) {
+    at::manual_seed(3);
+    torch::nn::Sequential model(torch::nn::Linear(6, 6), torch::nn::Linear(6, 6));
+    model->to(world->device());
+    shard::ShardOptions options;
+    options.world = world;
+    options.watch_operators = true;
+    options.mixed_precision.param = at::kBFloat16;
+    options.sets = {{"a", {"0.*"}, rest}, {"b", {"1.*"}, rest}};
+    const auto engine = shard::fully_shard(model.ptr(), {.units = {"Linear"}}, options);
+    Optimizers optimizers = optimizers_of(*engine);
+    for (int step = 0; step < 8; ++step) {
+      if (step < 6) {
+        engine->activate(static_cast<std::size_t>(step % 2));
+      } else if (step == 6) {
+        const std::size_t set = engine->set_trainable({"*.bias"}, {.rest = rest});
+        optimizers.push_back(std::make_unique<optim::AdamW>(*engine, optim::AdamWOptions{}, set));
+      }
+      const at::Tensor x = at::ones({3, 6}, at::TensorOptions().device(world->device()));
+      model->forward(x.to(at::kBFloat16)).square().mean().backward();
+      const std::size_t active = engine->active_set();
+      EXPECT_EQ(engine->full_gradient("0.bias").defined(), active != 1) << "step " << step;
+      EXPECT_EQ(engine->full_gradient("1.weight").defined(), active == 1) << "step " << step;
+      EXPECT_TRUE(engine->agree().finite);
+      optimizers[active]->step(1e-2);
+      engine->clear_gradients();
+      EXPECT_EQ(engine->memory().pool_used, 0);
+    }
+  }
+}
+
 TEST_RANKS(Sets, RanksThatSwitchDifferentlyAreFound, 2) {
   const auto world = test::join_world();
   Job job =
@@ -498,6 +584,14 @@ TEST_RANKS(Sets, WrongUseIsSaid, 1) {
   Job job =
       job_of(world, {{"a", {"layers.0.*"}}, {"b", {"layers.1.*"}}}, Strategy::full_shard, false);
   EXPECT_THROW(job.optimizers[1]->step(1e-3), ShardError);
+  EXPECT_THROW(optim::AdamW(*job.engine, {}, 2), ConfigError);
+  EXPECT_THROW(job.engine->set_trainable({}), ConfigError);
+  EXPECT_THROW(job.engine->set_trainable({"layers.2.*"}, {.reread = true}), ConfigError);
+  {
+    optim::Ema ema(*job.engine, 0.5);
+    const optim::Ema::InPlace in_place(ema);
+    EXPECT_THROW(job.engine->activate(1), ShardError);
+  }
   EXPECT_THROW(job.engine->activate(2), ShardError);
   const at::Tensor loss = models::next_token_loss(nn::call(*job.model, job.ids), job.ids);
   EXPECT_THROW(job.engine->activate(1), ShardError);

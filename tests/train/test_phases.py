@@ -427,6 +427,11 @@ def test_a_run_without_phases_goes_on_with_phases(job, train):
     again = train(config)
     assert "is of a run without phases; it begins with phase 'a'" in again.stderr
     assert [step.get("phase") for step in again.steps()] == [None, None, "a", "a", "b", "b"]
+    # Once, and as long as the phases say: both have their turn after the steps without them.
+    staged = {**config, "train": {**config["train"], "steps": None, "cycle_phases": False}}
+    train(plain, name="staged")
+    again = train(staged, name="staged")
+    assert [step.get("phase") for step in again.steps()] == [None, None, "a", "a", "b", "b"]
 
 
 def test_what_is_printed_is_read_again(job, train, write):

@@ -277,6 +277,11 @@ bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
                         const nlohmann::json& rank_state,
                         const std::map<std::string, double>& metrics) {
   State& s = *state_;
+  require<CheckpointError>(
+      s.run.optimizers.empty() || s.run.optimizers.size() == s.run.engine->sets().size(),
+      "the engine has ", s.run.engine->sets().size(),
+      " sets, but this Checkpointer was made with the ", "optimizers of ", s.run.optimizers.size(),
+      "; make a new one after Engine::set_trainable");
   const auto begin = Clock::now();
   const bool good = s.settle(s.finish_writing());
   auto job = std::make_shared<SaveJob>();

@@ -1,5 +1,7 @@
 #include "floe/checkpoint/tensor_copier.h"
 
+#include <c10/util/Half.h>
+
 #include <algorithm>
 #include <span>
 
@@ -46,7 +48,8 @@ void TensorCopier::write(const std::string& name, const TensorInfo& info, std::i
 void TensorCopier::write_as_floats(const std::string& name, const TensorInfo& info,
                                    std::int64_t first, std::int64_t count) {
   if (info.dtype == DType::f32) return write(name, info, first, count);
-  require<CheckpointError>(info.dtype == DType::bf16, "'", info.name, "' has type ",
+  const bool half = info.dtype == DType::f16;
+  require<CheckpointError>(half || info.dtype == DType::bf16, "'", info.name, "' has type ",
                            name_of(info.dtype),
                            ", which a file in OpenFlamingo's layout cannot take; use "
                            "state_dict_type: sharded or full");
@@ -57,7 +60,9 @@ void TensorCopier::write_as_floats(const std::string& name, const TensorInfo& in
     from_.read(info, first + at, part, block_);
     const auto* narrow = reinterpret_cast<const std::uint16_t*>(block_.data());
     wide.assign(narrow, narrow + part);
-    for (std::uint32_t& bits : wide) bits <<= 16;
+    for (std::uint32_t& bits : wide)
+      bits =
+          half ? c10::detail::fp16_ieee_to_fp32_bits(static_cast<std::uint16_t>(bits)) : bits << 16;
     to_.write(name, std::as_bytes(std::span(wide)));
   }
 }

@@ -74,7 +74,7 @@ Owner expected_averages(const shard::Engine& engine) {
   Owner owner{"averages", "the averaged weights"};
   for (const PlannedGroup& group : engine.plan().groups) {
     if (!group.trainable) continue;
-    const bool stored = !group.active && group.rest != Rest::keep && !group.offloaded;
+    const bool stored = !group.active && group.leaves_device();
     add(owner, slice_bytes(group, at::kFloat), stored || in_host_memory(engine, group));
   }
   return owner;

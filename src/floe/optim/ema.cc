@@ -7,14 +7,6 @@
 #include "floe/shard/relayout.h"
 
 namespace floe::optim {
-namespace {
-
-// Whether the averages of a group that rests are off the device.
-bool leaves(const shard::PlannedGroup& group) {
-  return group.rest != shard::Rest::keep && !group.offloaded;
-}
-
-}  // namespace
 
 Ema::Ema(shard::Engine& engine, double decay) : engine_(engine), decay_(decay) {
   require<ConfigError>(decay >= 0 && decay < 1,
@@ -27,7 +19,7 @@ Ema::Ema(shard::Engine& engine, double decay) : engine_(engine), decay_(decay) {
 shard::MovingSlice Ema::start(const shard::FlatGroup& group) const {
   const at::AutoGradMode grad_off(false);
   const at::Tensor values = group.values();
-  if (group.plan().active || !leaves(group.plan()))
+  if (group.plan().active || !group.plan().leaves_device())
     return shard::MovingSlice(
         values.to(group.shard().device(), at::kFloat, /*non_blocking=*/false, /*copy=*/true));
   const at::Tensor stored =
@@ -57,6 +49,7 @@ void Ema::restart() {
 
 void Ema::exchange(bool back) {
   const at::AutoGradMode grad_off(false);
+  in_place_ = !back;
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor values = groups[g]->shard(), average = averages_[g].values();
@@ -86,10 +79,14 @@ std::int64_t Ema::stored_bytes() const {
 }
 
 void Ema::rest(std::size_t set, std::size_t next) {
+  require<ShardError>(!in_place_,
+                      "another set is to train while averages are in the place of the weights; end "
+                      "Ema::InPlace first");
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const shard::PlannedGroup& group = groups[g]->plan();
-    if (group.trains_in(set) && !group.trains_in(next) && leaves(group)) averages_[g].store();
+    if (group.trains_in(set) && !group.trains_in(next) && group.leaves_device())
+      averages_[g].store();
   }
 }
 
@@ -97,7 +94,7 @@ void Ema::wake(std::size_t set) {
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g)
     if (groups[g]->plan().trains_in(set))
-      averages_[g].fetch(groups[g]->shard().device(), engine_.side_stream());
+      averages_[g].fetch(groups[g]->shard().device(), engine_.move_stream());
 }
 
 void Ema::relaid(const shard::Relayout& relayout) {

@@ -61,7 +61,8 @@ class Ema final : public shard::SliceOwner {
   shard::Engine& engine_;
   double decay_;
   std::vector<shard::MovingSlice> averages_;
-  std::map<std::size_t, at::Tensor> set_aside_;  // while the averages are in place
+  bool in_place_ = false;                        // the averages, where the values are
+  std::map<std::size_t, at::Tensor> set_aside_;  // meanwhile: what they would be rounded to
 };
 
 }  // namespace floe::optim

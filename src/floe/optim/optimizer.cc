@@ -55,6 +55,8 @@ Optimizer::Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay,
       decay_(std::move(decay)),
       names_(std::move(names)),
       counts_(counts) {
+  require<ConfigError>(set < engine.sets().size(), "an optimizer is for set ", set,
+                       ", but the engine has ", engine.sets().size());
   check_patterns(engine, decay_, set);
   cut_ranges();
   states_.resize(engine.trainable_groups().size());
@@ -108,7 +110,7 @@ void Optimizer::wake(std::size_t set) {
     if (!in_set(g)) continue;
     if (states_[g].slices.empty()) states_[g] = blank(*groups[g], /*stored=*/false);
     for (auto& slice : states_[g].slices)
-      slice.fetch(groups[g]->shard().device(), engine_.side_stream());
+      slice.fetch(groups[g]->shard().device(), engine_.move_stream());
   }
 }
 

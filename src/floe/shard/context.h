@@ -22,13 +22,15 @@ struct Context {
         device(world->device()),
         pool("parameter", device, pool_bytes),
         gradient_pool("gradient", device, gradient_bytes),
-        side(device) {}
+        side(device),
+        moves(device) {}
 
   std::shared_ptr<comm::World> world;
   c10::Device device;
   BufferPool pool;           // gathered parameters
   BufferPool gradient_pool;  // unsharded gradients
-  SideStream side;
+  SideStream side;           // collectives
+  SideStream moves;          // copies from the host store: no gather waits for them
   Ledger ledger;
   Phase phase = Phase::idle;
   bool measure_gradients = false;          // see Engine::measure_local_gradients

@@ -78,7 +78,8 @@ class Engine {
   void activate(std::size_t set);
   // Collective, between steps: the same for parameters by pattern, announced or not; returns the set.
   // A new set divides groups; those that change are laid out anew, one at a time. Masters of what was
-  // frozen start from the stored values, or are read again from ShardOptions::source.
+  // frozen start from the stored values, or are read again from ShardOptions::source. For a set that is
+  // known the options change nothing.
   struct SetOptions {
     Rest rest = Rest::keep;
     bool reread = false;
@@ -90,8 +91,8 @@ class Engine {
   // Not owned; follows the sets from now on.
   void add_owner(SliceOwner* owner) { owners_.push_back(owner); }
   void remove_owner(SliceOwner* owner) { std::erase(owners_, owner); }
-  // Where copies run behind the computation.
-  SideStream& side_stream() { return context_.side; }
+  // Where what comes back from the host store is copied, behind the computation.
+  SideStream& move_stream() { return context_.moves; }
 
   // Whether backward reduces gradients. Off, they stay whole and grow until a backward with it on:
   // fewer reductions for more memory when accumulating.

@@ -69,6 +69,9 @@ void Engine::activate(std::size_t set) {
   const std::size_t before = plan_.active_set;
   if (set == before) return;
   end_pass();
+  for (SliceOwner* owner : owners_)
+    owner->rest(before, set);  // one that refuses does so before the engine has changed
+  watch_.reset();              // it knows storages that may go now
   clear_gradients();
   remove_hooks();
   context_.ledger.add("activate", set, plan_.sets[set].name, 0);
@@ -77,7 +80,6 @@ void Engine::activate(std::size_t set) {
   if (const auto known = resting_schedules_.find(set); known != resting_schedules_.end())
     schedule_ = std::move(known->second);
 
-  for (SliceOwner* owner : owners_) owner->rest(before, set);
   const std::vector<FlatGroup*> leaving = active_;
   plan_.activate(set);
   for (FlatGroup* group : leaving)
@@ -90,10 +92,19 @@ void Engine::activate(std::size_t set) {
 
 std::size_t Engine::set_trainable(const std::vector<std::string>& patterns, SetOptions options) {
   require_idle("Engine::set_trainable");
+  require<ConfigError>(!patterns.empty(), "Engine::set_trainable needs patterns, got none");
+  require<ConfigError>(
+      !options.reread || options_.source,
+      "Engine::set_trainable is to read masters again, but ShardOptions::source is "
+      "missing; give one, or leave `reread` out");
   ShardOptions wanted = options_;
   wanted.sets.push_back({join(patterns, "|"), patterns, options.rest});
   ShardPlan plan = make_plan(*model_, policy_, wanted, plan_.world_size, &plan_);
   const std::size_t added = plan.sets.size() - 1;
+  // Before anything depends on the answer: ranks with other patterns must not go other ways.
+  ShardOptions compared = wanted;
+  if (!options.reread) compared.source = nullptr;  // it may be gone by now
+  compare_plans(agreed_lines(plan, compared), *context_.world);
   const auto trains_the_same = [&](std::size_t set) {
     return std::all_of(
         plan.parameters.begin(), plan.parameters.end(),
@@ -104,8 +115,8 @@ std::size_t Engine::set_trainable(const std::vector<std::string>& patterns, SetO
       activate(set);
       return set;
     }
-  compare_plans(agreed_lines(plan, wanted), *context_.world);
   end_pass();
+  watch_.reset();
   clear_gradients();
   remove_hooks();
   options_ = std::move(wanted);

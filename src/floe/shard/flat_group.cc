@@ -136,7 +136,7 @@ void FlatGroup::wake() {
   const at::AutoGradMode grad_off(false);
   if (shard_.scalar_type() != plan_->storage_dtype) {
     if (masters_.defined()) {
-      masters_.fetch(shard_.device(), context_.side);
+      masters_.fetch(shard_.device(), context_.moves);
       shard_ = masters_.values();
       masters_.drop();
     } else {

@@ -74,7 +74,7 @@ class FlatGroup {
   // ---- sets: the plan says already what the group is to be (ShardPlan::activate) ----
   // Stops training: no gradients from now on; masters leave, if they are to.
   void rest();
-  // Begins to train. The masters may still be on their way: the first `values` waits for them.
+  // Begins to train. The compute stream waits for the masters: the next gather reads them.
   void wake();
   // Another plan says the same about it.
   void rebind(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole);
@@ -153,7 +153,7 @@ class FlatGroup {
   int shard_rank_;
 
   at::Tensor shard_;
-  MovingSlice masters_;      // apart from `shard_`: in the store, or on their way back
+  MovingSlice masters_;      // in the store, while they are apart from `shard_`
   at::Tensor flat_;          // [padded] over the persistent storage
   c10::Storage unreadable_;  // under the parameters while the group is released
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;

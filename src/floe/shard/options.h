@@ -99,7 +99,8 @@ struct ShardOptions {
   // Instead: several sets that train in turn (see Note [Sets]); the first one begins. They may overlap.
   std::vector<ParameterSet> sets;
 
-  // Where values come from. Parameters that the source has are read from it, byte ranges only; the
+  // Where values come from, while the engine is made and in Engine::set_trainable with `reread`; not
+  // owned. Parameters that the source has are read from it, byte ranges only; the
   // others start as their module says, from this seed.
   const TensorSource* source = nullptr;
   std::uint64_t seed = 0;

@@ -81,7 +81,7 @@ class Planner {
     find_checkpointed();
     plan_.activate(0);
     choose_residents(plan_, options_.frozen);
-    check_boundaries();
+    check_units();
     return std::move(plan_);
   }
 
@@ -326,11 +326,18 @@ class Planner {
       }
   }
 
-  void check_boundaries() const {
+  void check_units() const {
     for (const PlannedUnit& unit : plan_.units) {
+      constexpr std::size_t kMostGroups = 64;  // a step names them by bits
+      require<ConfigError>(unit.groups.size() <= kMostGroups, "unit '", unit.label(), "' has ",
+                           unit.groups.size(), " groups; at most ", kMostGroups, " are possible");
+      // In any phase: what is in place while it rests may not be while it trains.
       const bool must_gather =
-          std::any_of(unit.groups.begin(), unit.groups.end(),
-                      [&](std::size_t g) { return !plan_.groups[g].in_place(); });
+          std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
+            const PlannedGroup& group = plan_.groups[g];
+            return !group.in_place() ||
+                   (group.trainable && group.master_dtype != group.param_dtype);
+          });
       require<ConfigError>(
           unit.slot || options_.watch_operators || !must_gather, "unit '", unit.label(),
           "' is a foreign ", unit.class_name,
@@ -382,7 +389,7 @@ void ShardPlan::activate(std::size_t set) {
   for (PlannedGroup& group : groups) {
     group.active = group.trains_in(set);
     if (group.trainable) {
-      const bool away = !group.active && group.rest != Rest::keep && !group.offloaded;
+      const bool away = !group.active && group.leaves_device();
       group.storage_dtype = away ? group.param_dtype : group.master_dtype;
     }
     // What lies above the lowest parameter that trains; a tied one is used again further up than its

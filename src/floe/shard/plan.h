@@ -68,6 +68,8 @@ struct PlannedGroup {
   std::int64_t shard_bytes() const;
   std::int64_t gradient_bytes() const;  // the reduction's input; 0 for what does not train now
   bool trains_in(std::size_t set) const { return sets >> set & 1; }
+  // Whether masters and averages are off the device while it rests.
+  bool leaves_device() const { return rest != Rest::keep && !offloaded; }
   // Resting, with its masters elsewhere: the slices have the gathered dtype.
   bool masters_away() const { return trainable && storage_dtype != master_dtype; }
   bool keep_until_backward() const { return strategy == Strategy::shard_grad_op; }

@@ -64,8 +64,6 @@ Unit::Unit(std::size_t id, Engine& engine, const PlannedUnit& plan, std::vector<
   has_inner_units_ = std::any_of(units.begin(), units.end(), [&](const PlannedUnit& other) {
     return &other != &plan && other.name.starts_with(prefix);
   });
-  require<ConfigError>(groups_.size() <= 64, "unit '", label_, "' has ", groups_.size(),
-                       " groups; at most 64 are possible");
 }
 
 Unit::~Unit() {

@@ -9,7 +9,7 @@ namespace floe::train {
 struct PhaseChange {
   std::int64_t step = 0;  // updates that are done
   std::string from, to;   // names of phases
-  double seconds = 0;     // that the steps waited for it
+  double seconds = 0;     // of the host; on a GPU copies may go on behind it
 };
 
 }  // namespace floe::train

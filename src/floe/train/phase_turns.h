@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,8 @@ class PhaseTurns {
   std::int64_t steps_in_turn() const { return steps_in_turn_; }
   // Updates of a phase's set so far, in all its turns.
   std::int64_t updates(std::size_t phase) const { return updates_[phase]; }
+  // ... of all of them.
+  std::int64_t updates() const { return std::accumulate(updates_.begin(), updates_.end(), 0LL); }
 
   // The current set was updated.
   void advance();

@@ -1,5 +1,7 @@
 #include "floe/train/phases.h"
 
+#include <algorithm>
+
 #include "floe/core/log.h"
 #include "floe/core/names.h"
 
@@ -26,8 +28,13 @@ optim::LrSchedule schedule_of(const ScheduleConfig& config, std::int64_t total_s
 optim::DecayRule decay_of(const OptimizerConfig& config, const PhaseConfig* phase,
                           const shard::Engine& engine, std::size_t set) {
   const auto any_matches = [&](const std::string& pattern, auto&& counts) {
-    for (const auto& parameter : engine.plan().parameters)
-      if (counts(parameter) && glob_match(pattern, parameter.name)) return true;
+    const auto matches = [&](const std::string& name) { return glob_match(pattern, name); };
+    for (const auto& parameter : engine.plan().parameters) {
+      const auto& others = parameter.other_names;
+      if (counts(parameter) &&
+          (matches(parameter.name) || std::any_of(others.begin(), others.end(), matches)))
+        return true;
+    }
     return false;
   };
   const auto of_set = [&](const auto& parameter) { return parameter.trains_in(set); };

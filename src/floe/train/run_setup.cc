@@ -59,9 +59,11 @@ std::vector<double> loss_weights(const DataConfig& config) {
           config.text.value_or(TextConfig{}).weight};
 }
 
-std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns,
+std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns, std::int64_t steps_done,
                          const data::Loader& loader) {
-  const auto most = turns.most_steps();
+  auto most = turns.most_steps();
+  // Phases that begin anew, in a run that has gone further without them, have all their steps to come.
+  if (most) *most += steps_done - turns.updates();
   if (turns.size() == 1 && most) return *most;
   if (config.train.steps) return *config.train.steps;
   if (!config.train.epochs) return *most;

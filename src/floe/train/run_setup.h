@@ -28,7 +28,7 @@ std::vector<double> loss_weights(const DataConfig& config);
 
 // How many updates the run makes, unless a phase's `until` ends it earlier. Throws ConfigError where
 // epochs cannot be counted, or are longer than the phases.
-std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns,
+std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns, std::int64_t steps_done,
                          const data::Loader& loader);
 
 // Samples that were dropped because they are damaged, so far, on this rank.

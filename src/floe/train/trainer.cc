@@ -64,7 +64,7 @@ Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::
       checkpointer_options(config_, built_, *engine_, *phases_, ema_.get()));
   resume();
   open_data();
-  total_steps_ = count_steps(config_, phases_->turns(), *loader_);
+  total_steps_ = count_steps(config_, phases_->turns(), step_, *loader_);
   phases_->plan_rates(total_steps_);
   validation_ = make_validation(config_, built_, *engine_);
   // Micro-batches and passes over other sources would be reductions of other batches.
