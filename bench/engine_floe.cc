@@ -7,7 +7,6 @@
 // CONFIG.json says the same to every system that is compared; bench/engine.py writes it.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,6 +21,7 @@
 #include "floe/models/transformer.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
+#include "json_program.h"
 #include "transformer_job.h"
 
 namespace floe {
@@ -167,9 +167,7 @@ int run(const std::vector<std::string>& arguments) {
   const bool only_weights = arguments.size() == 3 && arguments[1] == "--weights";
   require<ConfigError>(arguments.size() == 1 || only_weights,
                        "usage: bench_engine CONFIG.json [--weights OUT.safetensors]");
-  std::ifstream file(arguments[0]);
-  require<ConfigError>(file.good(), "cannot read ", arguments[0]);
-  const Json json = Json::parse(file);
+  const Json json = bench::read_config(arguments[0]);
   if (only_weights)
     write_weights(json, arguments[2]);
   else
@@ -180,11 +178,4 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace floe
 
-int main(int argc, char** argv) {
-  try {
-    return floe::run({argv + 1, argv + argc});
-  } catch (const std::exception& e) {
-    floe::log::error(e.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return floe::bench::run_program(argc, argv, floe::run); }

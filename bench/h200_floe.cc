@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -22,10 +21,10 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
-#include "floe/core/log.h"
 #include "floe/models/flamingo.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
+#include "json_program.h"
 
 namespace floe {
 namespace {
@@ -239,20 +238,11 @@ Json train(const Json& json) {
 
 int run(const std::vector<std::string>& arguments) {
   require<ConfigError>(arguments.size() == 1, "usage: bench_h200 CONFIG.json");
-  std::ifstream file(arguments[0]);
-  require<ConfigError>(file.good(), "cannot read ", arguments[0]);
-  std::cout << train(Json::parse(file)).dump() << std::endl;
+  std::cout << train(bench::read_config(arguments[0])).dump() << std::endl;
   return 0;
 }
 
 }  // namespace
 }  // namespace floe
 
-int main(int argc, char** argv) {
-  try {
-    return floe::run({argv + 1, argv + argc});
-  } catch (const std::exception& e) {
-    floe::log::error(e.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return floe::bench::run_program(argc, argv, floe::run); }

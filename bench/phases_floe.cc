@@ -4,7 +4,6 @@
 //   bench_phases CONFIG.json        as a rank (environment of a launcher)
 //
 // CONFIG.json says the same to every system that is compared; bench/phases.py writes it.
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -12,11 +11,11 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
-#include "floe/core/log.h"
 #include "floe/diag/memory_counter.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 #include "floe/shard/host_store.h"
+#include "json_program.h"
 #include "transformer_job.h"
 
 namespace floe {
@@ -152,9 +151,7 @@ class Job {
 
 int run(const std::vector<std::string>& arguments) {
   require<ConfigError>(arguments.size() == 1, "usage: bench_phases CONFIG.json");
-  std::ifstream file(arguments[0]);
-  require<ConfigError>(file.good(), "cannot read ", arguments[0]);
-  const Json json = Json::parse(file);
+  const Json json = bench::read_config(arguments[0]);
   std::cout << Job(json).run().dump() << std::endl;
   return 0;
 }
@@ -162,11 +159,4 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace floe
 
-int main(int argc, char** argv) {
-  try {
-    return floe::run({argv + 1, argv + argc});
-  } catch (const std::exception& e) {
-    floe::log::error(e.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return floe::bench::run_program(argc, argv, floe::run); }

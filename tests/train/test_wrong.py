@@ -128,41 +128,40 @@ def test_wrong_words_are_said_in_a_sentence(tmp_path, words, part):
     assert len(done.stderr.strip().splitlines()) <= 3
 
 
-def test_all_problems_are_reported_at_once_with_file_and_line(tmp_path):
-    (tmp_path / "wrong.yaml").write_text(
-        "train:\n  steps: -3\n  optimizer: {lr: fast}\nstrategy: {sharding: full}\nmodle: {}\n"
-    )
+def says_all_of(tmp_path, text, *parts):
+    """One run of this file names every one of its problems."""
+    (tmp_path / "wrong.yaml").write_text(text)
     done = subprocess.run(
         [FLOE, "train", "wrong.yaml"], capture_output=True, text=True, cwd=tmp_path, env=environment()
     )
     assert done.returncode == 2
-    for part in (
+    for part in parts:
+        assert part in done.stderr, done.stderr
+
+
+def test_all_problems_are_reported_at_once_with_file_and_line(tmp_path):
+    says_all_of(
+        tmp_path,
+        "train:\n  steps: -3\n  optimizer: {lr: fast}\nstrategy: {sharding: full}\nmodle: {}\n",
         "wrong.yaml:2:10: train.steps is -3, but must be at least 1",
         "wrong.yaml:3:19: train.optimizer.lr must be a number, not 'fast'",
         "wrong.yaml:4:22: strategy.sharding must be one of",
         "unknown key 'modle'; did you mean 'model'?",
-    ):
-        assert part in done.stderr
+    )
     assert not (tmp_path / "runs").exists()
 
 
 def test_all_problems_of_phases_are_reported_at_once(tmp_path):
     phases = "phases:\n- {name: a, train: [x]}\n- {name: a, train: [y], steps: 3, until: {}}\n"
-    (tmp_path / "wrong.yaml").write_text(
-        "model: {type: flamingo, lm: lm, vision: v}\ndata: {laion: {shards: a.tar}}\ntrain: {trainable: [z]}\n" + phases
-    )
-    done = subprocess.run(
-        [FLOE, "train", "wrong.yaml"], capture_output=True, text=True, cwd=tmp_path, env=environment()
-    )
-    assert done.returncode == 2
-    for part in (
+    says_all_of(
+        tmp_path,
+        "model: {type: flamingo, lm: lm, vision: v}\ndata: {laion: {shards: a.tar}}\ntrain: {trainable: [z]}\n" + phases,
         "wrong.yaml:3:1: train says neither steps nor epochs, and the phases do not all have steps",
         "wrong.yaml:4:1: phases has two entries called 'a'",
         "wrong.yaml:4:1: phases and train.trainable both say what trains",
         "wrong.yaml:4:1: phases has no end for 'a'",
         "wrong.yaml:4:1: phases lets 'a' train until val_loss stops falling",
-    ):
-        assert part in done.stderr, done.stderr
+    )
 
 
 def test_a_broken_yaml_names_the_line(tmp_path):

@@ -51,8 +51,7 @@ Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::
       world_(std::move(world)),
       stop_requested_(stop),
       built_(models::build_model(config_.model, config_.run.seed)),
-      loss_scale_(
-          config_.computes_in_fp16() ? config_.precision.loss_scale.value_or(kFirstLossScale) : 0) {
+      loss_scale_(first_loss_scale(config_).value_or(0)) {
   reporter_ = std::make_unique<Reporter>(loaded, *world_);
   engine_ = parallelize(config_, built_, world_);
   built_.module->train();
