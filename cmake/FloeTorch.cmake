@@ -24,6 +24,10 @@ if(FLOE_CUDA)
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # the one that LibTorch has loaded
   enable_language(CUDA)
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
   file(GLOB nccl_include ${FLOE_TORCH}/../nvidia/nccl/include ${FLOE_TORCH}/../nvidia/*/include/nccl.h)
   list(GET nccl_include 0 nccl_include)
   if(nccl_include MATCHES "nccl.h$")
