@@ -13,6 +13,7 @@
 #include "floe/nn/load.h"
 #include "floe/shard/engine.h"
 #include "tests/kernels/compare.h"
+#include "tests/models/small_models.h"
 
 namespace floe {
 namespace {
@@ -20,67 +21,7 @@ namespace {
 using models::Flamingo;
 using models::FlamingoSpec;
 
-constexpr std::int64_t kVocabulary = 200, kMedia = 198, kEndOfChunk = 199;
-
-FlamingoSpec spec_of(const nlohmann::json& lm) {
-  FlamingoSpec spec;
-  spec.lm = models::decoder_spec(lm, "test");
-  spec.vision = {
-      .image_size = 28, .patch = 14, .width = 64, .layers = 2, .heads = 2, .mlp_dim = 128};
-  spec.perceiver = {.depth = 2, .dim_head = 32, .heads = 2, .num_latents = 8};
-  spec.cross_attention = {.dim_head = 32, .heads = 2};
-  spec.media_token = kMedia;
-  spec.endofchunk_token = kEndOfChunk;
-  return spec;
-}
-
-const nlohmann::json kMpt{{"model_type", "mpt"},
-                          {"vocab_size", kVocabulary},
-                          {"d_model", 128},
-                          {"n_layers", 3},
-                          {"n_heads", 4}};
-const nlohmann::json kNeox{{"model_type", "gpt_neox"}, {"vocab_size", kVocabulary},
-                           {"hidden_size", 128},       {"num_hidden_layers", 3},
-                           {"num_attention_heads", 4}, {"intermediate_size", 256},
-                           {"rotary_pct", 0.5},        {"use_parallel_residual", false}};
-const nlohmann::json kLlama{{"model_type", "llama"},    {"vocab_size", kVocabulary},
-                            {"hidden_size", 128},       {"num_hidden_layers", 2},
-                            {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-                            {"intermediate_size", 256}};
-
-struct Page {
-  std::int64_t length, images, slots;
-  std::set<std::int64_t> markers;
-};
-
-PackedBatch batch_of(const std::vector<Page>& pages) {
-  at::manual_seed(1);
-  std::vector<std::int64_t> ids, positions, labels, offsets{0}, image_offsets{0}, slots;
-  for (const Page& page : pages) {
-    for (std::int64_t i = 0; i < page.length; ++i) {
-      const bool marker = page.markers.contains(i);
-      ids.push_back(marker ? kMedia : (7 * i + 11 * static_cast<std::int64_t>(ids.size())) % 197);
-      labels.push_back(marker ? kNoLabel : ids.back());
-      positions.push_back(i);
-    }
-    offsets.push_back(static_cast<std::int64_t>(ids.size()));
-    image_offsets.push_back(image_offsets.back() + page.images);
-    slots.push_back(page.slots);
-  }
-  const auto longs = [](const std::vector<std::int64_t>& v) { return at::tensor(v, at::kLong); };
-  PackedBatch batch;
-  batch.ids = longs(ids);
-  batch.positions = longs(positions);
-  batch.labels = longs(labels);
-  batch.sequence_offsets = longs(offsets);
-  batch.image_offsets = longs(image_offsets);
-  batch.image_slots = longs(slots);
-  batch.source = at::zeros({static_cast<std::int64_t>(pages.size())}, at::kLong);
-  batch.images = at::randn({image_offsets.back(), 3, 28, 28});
-  batch.sample_keys.assign(pages.size(), "page");
-  batch.validate();
-  return batch;
-}
+using test::Page;
 
 // Text before the first image, a marker without an image (a zero image), no image, an image that
 // nobody looks at, lengths that fill no bucket.
@@ -154,8 +95,8 @@ class OnGpu
     : public testing::TestWithParam<std::tuple<const nlohmann::json*, const std::vector<Page>*>> {};
 
 TEST_P(OnGpu, GivesWhatTheCpuGives) {
-  const FlamingoSpec spec = spec_of(*std::get<0>(GetParam()));
-  const PackedBatch batch = batch_of(*std::get<1>(GetParam()));
+  const FlamingoSpec spec = test::small_flamingo(*std::get<0>(GetParam()));
+  const PackedBatch batch = test::batch_of_pages(*std::get<1>(GetParam()));
   const at::Device gpu(at::kCUDA, 0);
   const Result cpu = run(spec, batch, at::kCPU, at::kFloat);
   compare(run(spec, batch, gpu, at::kFloat), cpu, 2e-4);
@@ -165,13 +106,13 @@ TEST_P(OnGpu, GivesWhatTheCpuGives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, OnGpu,
-                         testing::Combine(testing::Values(&kMpt, &kNeox, &kLlama),
+                         testing::Combine(testing::Values(&test::kMpt, &test::kNeox, &test::kLlama),
                                           testing::Values(&kOneImageEach, &kEven)));
 
 // Once the order of units is known, forward and backward of a sharded model leave the host alone.
 TEST(SteadyStep, NeverWaitsForTheGpu) {
-  for (const nlohmann::json* lm : {&kMpt, &kNeox}) {
-    const auto model = std::make_shared<Flamingo>(spec_of(*lm));
+  for (const nlohmann::json* lm : {&test::kMpt, &test::kNeox}) {
+    const auto model = std::make_shared<Flamingo>(test::small_flamingo(*lm));
     nn::set_trainable(*model, model->trained_by_default());
     shard::ShardOptions options;
     options.world = comm::World::fake(0, 4, at::Device(at::kCUDA, 0));
@@ -179,7 +120,7 @@ TEST(SteadyStep, NeverWaitsForTheGpu) {
     const auto engine = shard::fully_shard(
         model, {.units = {"DecoderLayer", "GatedCrossAttention", "PerceiverResampler", "ViTBlock"}},
         options);
-    PackedBatch batch = batch_of(kOneImageEach);
+    PackedBatch batch = test::batch_of_pages(kOneImageEach);
     batch.images = batch.images.to(at::kCUDA);
     models::InputOptions input_options;
     input_options.device = options.world->device();

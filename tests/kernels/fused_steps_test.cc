@@ -1,56 +1,19 @@
-// Fused steps with their gradients, and attention without padding, against plain ATen in fp64.
+// Fused steps with their gradients against plain ATen in fp64.
 #include <cmath>
-#include <functional>
-#include <vector>
 
-#include "floe/nn/attention.h"
 #include "floe/nn/cross_entropy.h"
 #include "floe/nn/fused.h"
 #include "floe/nn/rotary.h"
-#include "tests/kernels/compare.h"
+#include "tests/kernels/gradients.h"
 
 namespace floe {
 namespace {
 
-using test::expect_close;
+using test::compare;
 using test::kDtypes;
 using test::random_on_gpu;
 using test::rounding;
-
-using Tensors = std::vector<at::Tensor>;
-
-at::Tensor leaf(const at::Tensor& x, at::ScalarType dtype) {
-  return x.detach().to(dtype).clone().requires_grad_();
-}
-
-// Values and gradients of `step` on these inputs against those of `plain` in fp64.
-void compare(const Tensors& inputs, at::ScalarType dtype,
-             const std::function<Tensors(const Tensors&)>& step,
-             const std::function<Tensors(const Tensors&)>& plain, double tolerance) {
-  Tensors narrow, wide;
-  for (const at::Tensor& input : inputs) {
-    narrow.push_back(leaf(input, dtype));
-    wide.push_back(leaf(narrow.back(), at::kDouble));
-  }
-  // Steps may overwrite what they are given: they get tensors that are nobody's leaf.
-  Tensors given;
-  for (const at::Tensor& x : narrow) given.push_back(x * 1);
-  const Tensors got = step(given), want = plain(wide);
-  ASSERT_EQ(got.size(), want.size());
-  at::Tensor sum, wide_sum;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    expect_close(got[i], want[i], tolerance, "output " + std::to_string(i));
-    const at::Tensor weight = random_on_gpu(got[i].sizes(), dtype);
-    const at::Tensor part = (got[i].to(at::kDouble) * weight.to(at::kDouble)).sum();
-    const at::Tensor wide_part = (want[i] * weight.to(at::kDouble)).sum();
-    sum = sum.defined() ? sum + part : part;
-    wide_sum = wide_sum.defined() ? wide_sum + wide_part : wide_part;
-  }
-  sum.backward();
-  wide_sum.backward();
-  for (std::size_t i = 0; i < narrow.size(); ++i)
-    expect_close(narrow[i].grad(), wide[i].grad(), tolerance, "gradient " + std::to_string(i));
-}
+using test::Tensors;
 
 at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   return at::layer_norm(x, {x.size(-1)}, weight, bias);
@@ -70,6 +33,27 @@ TEST(FusedSteps, AddNorm) {
           return {in[0] + in[1], plain_norm(in[0] + in[1], in[2], in[3])};
         },
         5 * rounding(dtype));
+}
+
+TEST(FusedSteps, AddRmsNorm) {
+  const nn::NormWeights rms{.eps = 1e-6, .centred = false};
+  for (const auto dtype : kDtypes)
+    compare(
+        {random_on_gpu({33, 256}, at::kFloat), random_on_gpu({33, 256}, at::kFloat),
+         random_on_gpu({256}, at::kFloat), random_on_gpu({64, 256}, at::kFloat)},
+        dtype,
+        [&](const Tensors& in) -> Tensors {
+          nn::NormWeights norm = rms;
+          norm.weight = in[2];
+          const auto [y, z] = nn::add_norm(in[0], in[1], norm);
+          const auto [on, projected] = nn::norm_linear(y, norm, in[3]);
+          return {on * 2, z, projected};
+        },
+        [&](const Tensors& in) -> Tensors {
+          const at::Tensor y = in[0] + in[1], z = at::rms_norm(y, {256}, in[2], 1e-6);
+          return {y * 2, z, at::linear(z, in[3])};
+        },
+        6 * rounding(dtype));
 }
 
 TEST(FusedSteps, NormAlone) {
@@ -128,7 +112,7 @@ TEST(FusedSteps, GatedLinearAndGeluLinear) {
               const at::Tensor branch = at::linear(gelu ? at::gelu(in[1]) : in[1], in[2]);
               return {(gated ? branch * in[3].tanh() : branch) + in[0]};
             },
-            8 * rounding(dtype));
+            8 * rounding(dtype), test::gradient_along);
       }
 }
 
@@ -171,68 +155,6 @@ TEST(FusedSteps, RotateInside) {
         },
         2 * rounding(dtype));
   }
-}
-
-at::Tensor offsets_of(const std::vector<int>& lengths) {
-  std::vector<int> offsets{0};
-  for (const int length : lengths) offsets.push_back(offsets.back() + length);
-  return at::tensor(offsets, at::kInt).to(at::kCUDA);
-}
-
-// Each span on its own, in fp64.
-at::Tensor spans_apart(const Tensors& in, const std::vector<int>& queries,
-                       const std::vector<int>& keys, bool causal, double scale) {
-  Tensors out;
-  std::int64_t q = 0, k = 0;
-  for (std::size_t s = 0; s < queries.size(); ++s) {
-    const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1); };
-    const at::Tensor query = heads_first(in[0].narrow(0, q, queries[s]));
-    if (keys[s] == 0) {
-      out.push_back(at::zeros_like(in[0].narrow(0, q, queries[s])));
-    } else {
-      at::Tensor scores =
-          query.matmul(heads_first(in[1].narrow(0, k, keys[s])).transpose(1, 2)) * scale;
-      if (causal)
-        scores = scores.masked_fill(
-            at::ones({queries[s], keys[s]}, scores.options().dtype(at::kBool)).triu(1), -INFINITY);
-      out.push_back(
-          heads_first(scores.softmax(-1).matmul(heads_first(in[2].narrow(0, k, keys[s])))));
-    }
-    q += queries[s];
-    k += keys[s];
-  }
-  return at::cat(out);
-}
-
-TEST(PackedAttention, CausalSpansOfAnyLength) {
-  const std::vector<int> lengths{1, 32, 7, 200, 64};
-  for (const std::int64_t dim : {64, 80, 128})
-    compare(
-        {random_on_gpu({304, 4, dim}, at::kFloat), random_on_gpu({304, 4, dim}, at::kFloat),
-         random_on_gpu({304, 4, dim}, at::kFloat)},
-        at::kBFloat16,
-        [&](const Tensors& in) -> Tensors {
-          const nn::Spans spans{offsets_of(lengths), 200};
-          return {nn::packed_attention(in[0], in[1], in[2], spans, spans, true, 0.125)};
-        },
-        [&](const Tensors& in) -> Tensors {
-          return {spans_apart(in, lengths, lengths, true, 0.125)};
-        },
-        2e-2);
-}
-
-TEST(PackedAttention, SpansWithoutKeysGiveZeros) {
-  const std::vector<int> queries{5, 40, 3, 129, 1, 20}, keys{0, 64, 64, 64, 0, 64};
-  compare(
-      {random_on_gpu({198, 8, 64}, at::kFloat), random_on_gpu({256, 8, 64}, at::kFloat),
-       random_on_gpu({256, 8, 64}, at::kFloat)},
-      at::kBFloat16,
-      [&](const Tensors& in) -> Tensors {
-        return {nn::packed_attention(in[0], in[1], in[2], {offsets_of(queries), 129},
-                                     {offsets_of(keys), 64}, false, 0.125)};
-      },
-      [&](const Tensors& in) -> Tensors { return {spans_apart(in, queries, keys, false, 0.125)}; },
-      2e-2);
 }
 
 TEST(LossWithoutLogits, OnTheGpu) {

@@ -64,20 +64,24 @@ TEST(Norm, SumNormAndGradient) {
   std::mt19937 random(0);
   for (const auto dtype : kDtypes)
     for (const std::int64_t dim : {8, 64, 1024, 2048, 2560, 4096, 5120})
-      for (const bool added : {false, true}) {
+      for (const auto& [added, centred] : {std::pair{false, true}, std::pair{true, true},
+                                           std::pair{false, false}, std::pair{true, false}}) {
         const std::int64_t rows = 1 + static_cast<std::int64_t>(random() % 3000);
         const at::Tensor x = random_on_gpu({rows, dim}, dtype) + 0.5;
         const at::Tensor more = added ? random_on_gpu({rows, dim}, dtype) : at::Tensor();
-        const at::Tensor weight = random_on_gpu({dim}, dtype), bias = random_on_gpu({dim}, dtype);
+        const at::Tensor weight = random_on_gpu({dim}, dtype);
+        const at::Tensor bias = centred ? random_on_gpu({dim}, dtype) : at::Tensor();
         const at::Tensor sum_bias = added ? random_on_gpu({dim}, dtype) : at::Tensor();
         ASSERT_TRUE(kernels::norm_fits(x));
-        const auto out =
-            kernels::layer_norm(x, more, weight, bias, sum_bias, {.eps = 1e-5, .statistics = true});
+        const auto out = kernels::layer_norm(x, more, weight, bias, sum_bias,
+                                             {.eps = 1e-5, .statistics = true, .centred = centred});
         const at::Tensor sum = added ? (x + more) : x;  // rounded as the kernel rounds
         at::Tensor wide = sum.to(at::kDouble).requires_grad_();
         at::Tensor wide_weight = weight.to(at::kDouble).requires_grad_();
-        at::Tensor wide_bias = bias.to(at::kDouble).requires_grad_();
-        const at::Tensor y = at::layer_norm(wide, {dim}, wide_weight, wide_bias);
+        at::Tensor wide_bias;
+        if (centred) wide_bias = bias.to(at::kDouble).requires_grad_();
+        const at::Tensor y = centred ? at::layer_norm(wide, {dim}, wide_weight, wide_bias)
+                                     : at::rms_norm(wide, {dim}, wide_weight, 1e-5);
         expect_close(out.out, y, rounding(dtype), "norm");
         if (added)
           expect_close(out.sum, sum.to(at::kDouble) + sum_bias.to(at::kDouble), rounding(dtype),
@@ -95,7 +99,8 @@ TEST(Norm, SumNormAndGradient) {
                      "gradient and sum");
         for (const auto& grads : {all, back({}, false, true)}) {
           expect_close(grads.weight, wide_weight.grad(), 3 * rounding(dtype), "weight's gradient");
-          expect_close(grads.bias, wide_bias.grad(), 3 * rounding(dtype), "bias's gradient");
+          if (centred)
+            expect_close(grads.bias, wide_bias.grad(), 3 * rounding(dtype), "bias's gradient");
         }
         EXPECT_FALSE(back({}, false, true).input.defined());
       }

@@ -1,33 +1,33 @@
 #include "floe/kernels/kernels.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/_fused_rms_norm_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/sum.h>
 
-#ifdef FLOE_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
+#include <atomic>
+#include <tuple>
 
-#include "floe/kernels/launch.h"
+#ifdef FLOE_CUDA
+#include "floe/kernels/on_device.h"
+#else
+#include "floe/kernels/missing.h"
 #endif
 
-#include "floe/core/error.h"
-
 namespace floe::kernels {
+namespace {
+
+std::atomic<bool> allowed{true};  // read by autograd's threads too
+
+}  // namespace
+
+void allow(bool on) { allowed = on; }
+bool are_allowed() { return allowed; }
 
 #ifdef FLOE_CUDA
 namespace {
-
-Type type_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat: return Type::f32;
-    case at::kHalf: return Type::f16;
-    case at::kBFloat16: return Type::bf16;
-    default: throw Error(str("the kernels do not compute in ", tensor.dtype().name()));
-  }
-}
 
 const void* read(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr() : nullptr;
@@ -39,28 +39,15 @@ float* write_floats(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
 }
 
-// The device of a tensor is current while it lives; launches go to its stream.
-class OnDevice {
- public:
-  explicit OnDevice(const at::Tensor& tensor)
-      : guard_(tensor.device()),
-        stream_(c10::cuda::getCurrentCUDAStream(tensor.device().index())) {}
-  operator cudaStream_t() const { return stream_.stream(); }
-  ~OnDevice() noexcept(false) { C10_CUDA_KERNEL_LAUNCH_CHECK(); }
-
- private:
-  c10::cuda::CUDAGuard guard_;
-  c10::cuda::CUDAStream stream_;
-};
-
-NormShape norm_shape(const at::Tensor& x, double eps) {
+NormShape norm_shape(const at::Tensor& x, double eps, bool centred) {
   const std::int64_t dim = x.size(-1);
-  return {x.numel() / dim, dim, static_cast<float>(eps)};
+  return {x.numel() / dim, dim, static_cast<float>(eps), centred};
 }
 
 }  // namespace
 
 bool usable(std::initializer_list<at::Tensor> tensors) {
+  if (!allowed) return false;
   const at::Tensor* first = nullptr;
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined()) continue;
@@ -117,13 +104,13 @@ bool norm_fits(const at::Tensor& x) {
 
 Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight,
                   const at::Tensor& bias, const at::Tensor& sum_bias, const NormOptions& options) {
-  const NormShape shape = norm_shape(x, options.eps);
+  const NormShape shape = norm_shape(x, options.eps, options.centred);
   Normed result;
   result.out = at::empty_like(x);
   if (added.defined()) result.sum = at::empty_like(x);
   if (options.statistics) {
     const auto floats = x.options().dtype(at::kFloat);
-    result.mean = at::empty({shape.rows, 1}, floats);
+    if (options.centred) result.mean = at::empty({shape.rows, 1}, floats);
     result.rstd = at::empty({shape.rows, 1}, floats);
   }
   if (shape.rows > 0)
@@ -136,21 +123,24 @@ Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor
 NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
                               const at::Tensor& rstd, const at::Tensor& weight,
                               const at::Tensor& added, bool want_input, bool want_weights) {
-  const NormShape shape = norm_shape(x, 0);
+  const bool centred = mean.defined();
+  const NormShape shape = norm_shape(x, 0, centred);
   NormGrads grads;
-  at::Tensor partials;
-  if (want_input) grads.input = at::empty_like(x);
-  if (want_weights)
-    partials =
-        at::empty({2, norm_partials(type_of(x), shape), shape.dim}, x.options().dtype(at::kFloat));
-  if (shape.rows > 0)
-    launch_layer_norm_backward(type_of(x), shape, read(grad), read(x), mean.const_data_ptr<float>(),
-                               rstd.const_data_ptr<float>(), read(weight), read(added),
-                               write(grads.input), write_floats(partials), OnDevice(x));
+  if (want_input) {
+    grads.input = at::empty_like(x);
+    if (shape.rows > 0)
+      launch_layer_norm_backward(
+          type_of(x), shape, read(grad), read(x), static_cast<const float*>(read(mean)),
+          rstd.const_data_ptr<float>(), read(weight), read(added), write(grads.input), OnDevice(x));
+  }
   if (want_weights) {
-    const at::Tensor sums = partials.sum(1).to(weight.scalar_type());
-    grads.weight = sums[0];
-    grads.bias = sums[1];
+    const at::Tensor rows = x.view({shape.rows, shape.dim}), slopes = grad.view_as(rows);
+    if (centred)
+      std::tie(std::ignore, grads.weight, grads.bias) = at::native_layer_norm_backward(
+          slopes, rows, {shape.dim}, mean, rstd, weight, weight, {false, true, true});
+    else
+      grads.weight = std::get<1>(
+          at::_fused_rms_norm_backward(slopes, rows, {shape.dim}, rstd, weight, {false, true}));
   }
   return grads;
 }
@@ -170,14 +160,6 @@ void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, const a
 }
 
 #else
-
-namespace {
-
-[[noreturn]] void missing() {
-  throw Error("this build has no CUDA kernels; build with FLOE_CUDA=1 ./run build");
-}
-
-}  // namespace
 
 bool usable(std::initializer_list<at::Tensor>) { return false; }
 at::Tensor quick_gelu(const at::Tensor&) { missing(); }

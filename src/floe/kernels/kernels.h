@@ -14,6 +14,10 @@ namespace floe::kernels {
 // on one CUDA device, and of one dtype among fp32, fp16 and bf16. Not under autocast, which would have
 // chosen dtypes on the way.
 bool usable(std::initializer_list<at::Tensor> tensors);
+// With false, `usable` says no until it is called with true: everything then runs as plain operators, for
+// comparisons of the two.
+void allow(bool on);
+bool are_allowed();
 
 // x · sigmoid(1.702 x)
 at::Tensor quick_gelu(const at::Tensor& x);
@@ -34,13 +38,15 @@ GatedGeluGrad gated_gelu_backward_(const at::Tensor& grad, const at::Tensor& u,
 // Rows whose length the norm's kernels take.
 bool norm_fits(const at::Tensor& x);
 struct Normed {
-  at::Tensor sum;         // x + added (+ sum_bias); undefined without `added`
-  at::Tensor out;         // norm(x + added) · weight + bias
-  at::Tensor mean, rstd;  // [rows, 1] fp32; undefined unless asked for
+  at::Tensor sum;  // x + added (+ sum_bias); undefined without `added`
+  at::Tensor out;  // norm(x + added) · weight + bias
+  at::Tensor mean,
+      rstd;  // [rows, 1] fp32; undefined unless asked for, the mean also when not centred
 };
 struct NormOptions {
   double eps = 1e-5;
   bool statistics = false;
+  bool centred = true;  // false: RMS norm, which leaves the mean where it is
 };
 // x [..., dim]; `added`, `bias` and `sum_bias` may be undefined.
 Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight,
@@ -49,7 +55,8 @@ struct NormGrads {
   at::Tensor input;         // plus `added` where that is defined
   at::Tensor weight, bias;  // [dim]
 };
-// Either part only where it is wanted.
+// Either part only where it is wanted. An undefined mean: not centred. The weights' part is ATen's kernel:
+// one beside the input's, and one of its own, were slower.
 NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
                               const at::Tensor& rstd, const at::Tensor& weight,
                               const at::Tensor& added, bool want_input, bool want_weights);

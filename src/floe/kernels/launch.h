@@ -28,19 +28,17 @@ void launch_gated_gelu_backward(Type type, const void* grad, const void* u, cons
 struct NormShape {
   std::int64_t rows = 0, dim = 0;  // a row's bytes are a multiple of 16
   float eps = 0;
+  bool centred = true;  // false: RMS norm, which leaves the mean where it is
 };
 // sum = x + added (either may be null: nothing is added, nothing is written), out = norm(sum) · weight
-// + bias. `sum` is written with `sum_bias` added to it.
+// + bias. `sum` is written with `sum_bias` added to it. Null mean and rstd are not wanted.
 void launch_layer_norm(Type type, const NormShape& shape, const void* x, const void* added,
                        const void* weight, const void* bias, const void* sum_bias, void* sum,
                        void* out, float* mean, float* rstd, cudaStream_t stream);
-// input_grad = the norm's gradient for its input, plus `added`. `partials` [2, norm_partials, dim]: sums
-// over some rows each of the gradients of weight and bias. Either may be null: not wanted.
-std::int64_t norm_partials(Type type, const NormShape& shape);
+// input_grad = the norm's gradient for its input, plus `added` unless that is null.
 void launch_layer_norm_backward(Type type, const NormShape& shape, const void* grad, const void* x,
                                 const float* mean, const float* rstd, const void* weight,
-                                const void* added, void* input_grad, float* partials,
-                                cudaStream_t stream);
+                                const void* added, void* input_grad, cudaStream_t stream);
 
 // x [tokens, heads, ...] with these strides, no alignment asked for; cos and sin [tokens, dim].
 struct RotaryShape {
@@ -49,6 +47,41 @@ struct RotaryShape {
 };
 void launch_rotary(Type type, const RotaryShape& shape, void* x, const void* cos, const void* sin,
                    bool backward, cudaStream_t stream);
+
+// One head's rows inside of a packed tensor: the values of a row lie next to each other, rows and heads
+// have these strides, in values; all a multiple of 16 bytes.
+struct HeadsOf {
+  void* data = nullptr;
+  std::int64_t token_stride = 0, head_stride = 0;
+};
+// Spans of tokens that lie one after the other: [count + 1], where they begin, and the longest one.
+struct SpansOf {
+  const int* offsets = nullptr;
+  int longest = 0;
+};
+struct AttentionShape {
+  SpansOf queries, keys;
+  int spans = 0;
+  bool causal = false;            // a query sees the keys up to its own place in the span, else all
+  const float* slopes = nullptr;  // [heads], alibi's; null: none
+  std::int64_t tokens = 0;        // of queries
+  int heads = 0, queries_per_key = 1,
+      dim = 0;  // queries_per_key heads share one of keys and values
+  float scale = 1;
+};
+// Whether there are kernels, of f16 and bf16, for this head dimension, and this device has the memory.
+bool attention_runs(std::int64_t dim, int device);
+// mixed = softmax(scale · q · kᵀ - slope · distance) · v of each span, zeros where it has no keys.
+// `logsumexp` [heads, tokens] is for the backward; null: not wanted.
+void launch_attention(Type type, const AttentionShape& shape, const HeadsOf& q, const HeadsOf& k,
+                      const HeadsOf& v, const HeadsOf& mixed, float* logsumexp,
+                      cudaStream_t stream);
+// `delta` [heads, tokens] is working memory.
+void launch_attention_backward(Type type, const AttentionShape& shape, const HeadsOf& q,
+                               const HeadsOf& k, const HeadsOf& v, const HeadsOf& mixed,
+                               const HeadsOf& mixed_grad, const float* logsumexp, float* delta,
+                               const HeadsOf& q_grad, const HeadsOf& k_grad, const HeadsOf& v_grad,
+                               cudaStream_t stream);
 
 struct LossShape {
   std::int64_t rows = 0, vocabulary = 0;

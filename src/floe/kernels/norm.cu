@@ -62,7 +62,7 @@ __global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added, c
       store(sum + base + column, pack);
     }
   }
-  const float average = row_sum(total, 0).x / static_cast<float>(shape.dim);
+  const float average = shape.centred ? row_sum(total, 0).x / static_cast<float>(shape.dim) : 0.0f;
   float squares = 0;
   for (int p = 0; p < kPacks; ++p) {
     const int column = column_of<T>(p);
@@ -71,7 +71,8 @@ __global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added, c
   }
   const float scale = rsqrtf(row_sum(squares, 0).x / static_cast<float>(shape.dim) + shape.eps);
   if (!inside) return;
-  if (threadIdx.x == 0 && mean) mean[row] = average, rstd[row] = scale;
+  if (threadIdx.x == 0 && mean) mean[row] = average;
+  if (threadIdx.x == 0 && rstd) rstd[row] = scale;
   for (int p = 0; p < kPacks; ++p) {
     const int column = column_of<T>(p);
     if (column >= shape.dim) continue;
@@ -93,7 +94,7 @@ __global__ void input_grad_kernel(NormShape shape, const T* grad, const T* x, co
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const bool inside = row < shape.rows;  // all threads meet in row_sum
   const std::int64_t base = row * shape.dim;
-  const float average = inside ? mean[row] : 0, scale = inside ? rstd[row] : 0;
+  const float average = inside && shape.centred ? mean[row] : 0, scale = inside ? rstd[row] : 0;
   float normed[kPacks][kSize], slopes[kPacks][kSize];
   float sum = 0, product = 0;
   for (int p = 0; p < kPacks; ++p) {
@@ -110,7 +111,7 @@ __global__ void input_grad_kernel(NormShape shape, const T* grad, const T* x, co
     }
   }
   const float2 sums = row_sum(sum, product);
-  const float a = sums.x / static_cast<float>(shape.dim);
+  const float a = shape.centred ? sums.x / static_cast<float>(shape.dim) : 0.0f;
   const float b = sums.y / static_cast<float>(shape.dim);
   if (!inside) return;
   for (int p = 0; p < kPacks; ++p) {
@@ -125,41 +126,6 @@ __global__ void input_grad_kernel(NormShape shape, const T* grad, const T* x, co
   }
 }
 
-// A block goes through rows in turn; its threads sum the gradients of their columns' weight and bias.
-// A pass of its own: beside the input's gradient, which waits for whole rows, it took longer.
-template <class T>
-__global__ void weight_grad_kernel(NormShape shape, const T* grad, const T* x, const float* mean,
-                                   const float* rstd, float* partials) {
-  constexpr int kSize = Pack<T>::kSize;
-  float weight_sums[kPacks][kSize] = {}, bias_sums[kPacks][kSize] = {};
-  const std::int64_t parts = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
-  const std::int64_t part = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  for (std::int64_t row = part; row < shape.rows; row += parts) {
-    const float average = mean[row], scale = rstd[row];
-    for (int p = 0; p < kPacks; ++p) {
-      const int column = column_of<T>(p);
-      if (column >= shape.dim) continue;
-      const Pack<T> g = load(grad + row * shape.dim + column);
-      const Pack<T> v = load(x + row * shape.dim + column);
-      for (int k = 0; k < kSize; ++k) {
-        const float slope = to_float(g.values[k]);
-        weight_sums[p][k] += slope * (to_float(v.values[k]) - average) * scale;
-        bias_sums[p][k] += slope;
-      }
-    }
-  }
-  float* weights = partials + part * shape.dim;
-  float* biases = weights + parts * shape.dim;
-  for (int p = 0; p < kPacks; ++p) {
-    const int column = column_of<T>(p);
-    if (column >= shape.dim) continue;
-    for (int k = 0; k < kSize; ++k) {
-      weights[column + k] = weight_sums[p][k];
-      biases[column + k] = bias_sums[p][k];
-    }
-  }
-}
-
 struct Launch {
   dim3 blocks, threads;
 };
@@ -170,12 +136,6 @@ Launch launch_for(const NormShape& shape) {
   const auto warps = static_cast<unsigned>((packs + 32 * kPacks - 1) / (32 * kPacks));
   const unsigned rows = warps >= 4 ? 1 : 4 / warps;
   return {dim3(static_cast<unsigned>((shape.rows + rows - 1) / rows)), dim3(32 * warps, rows)};
-}
-
-// Enough blocks to fill a GPU, few enough that their sums are few.
-unsigned weight_blocks(const Launch& launch) {
-  constexpr unsigned kMost = 264;
-  return launch.blocks.x < kMost ? launch.blocks.x : kMost;
 }
 
 }  // namespace
@@ -193,30 +153,15 @@ void launch_layer_norm(Type type, const NormShape& shape, const void* x, const v
   });
 }
 
-std::int64_t norm_partials(Type type, const NormShape& shape) {
-  std::int64_t parts = 0;
-  dispatch(type, [&](auto zero) {
-    const Launch launch = launch_for<decltype(zero)>(shape);
-    parts = static_cast<std::int64_t>(weight_blocks(launch)) * launch.threads.y;
-  });
-  return parts;
-}
-
 void launch_layer_norm_backward(Type type, const NormShape& shape, const void* grad, const void* x,
                                 const float* mean, const float* rstd, const void* weight,
-                                const void* added, void* input_grad, float* partials,
-                                cudaStream_t stream) {
+                                const void* added, void* input_grad, cudaStream_t stream) {
   dispatch(type, [&](auto zero) {
     using T = decltype(zero);
     const Launch launch = launch_for<T>(shape);
-    const auto *slopes = static_cast<const T*>(grad), *values = static_cast<const T*>(x);
-    if (input_grad)
-      input_grad_kernel<<<launch.blocks, launch.threads, 0, stream>>>(
-          shape, slopes, values, mean, rstd, static_cast<const T*>(weight),
-          static_cast<const T*>(added), static_cast<T*>(input_grad));
-    if (partials)
-      weight_grad_kernel<<<weight_blocks(launch), launch.threads, 0, stream>>>(
-          shape, slopes, values, mean, rstd, partials);
+    input_grad_kernel<<<launch.blocks, launch.threads, 0, stream>>>(
+        shape, static_cast<const T*>(grad), static_cast<const T*>(x), mean, rstd,
+        static_cast<const T*>(weight), static_cast<const T*>(added), static_cast<T*>(input_grad));
   });
 }
 

@@ -103,7 +103,8 @@ VisionOutput VisionTransformer::encode(const at::Tensor& images) {
   for (const auto& block : *blocks_) x = block(x);
   const at::Tensor normed = ln_post_(x);
   VisionOutput output;
-  output.tokens = (tokens_after_norm_ ? normed : x).narrow(1, 1, x.size(1) - 1);
+  // Without a gap for the class token: the resampler's layers read them again and again.
+  output.tokens = (tokens_after_norm_ ? normed : x).narrow(1, 1, x.size(1) - 1).contiguous();
   if (proj_.defined()) output.pooled = normed.select(1, 0).matmul(proj_);
   return output;
 }

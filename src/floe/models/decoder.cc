@@ -4,7 +4,9 @@
 
 #include <cmath>
 
+#include "floe/batch/to_device.h"
 #include "floe/core/error.h"
+#include "floe/nn/kept_products.h"
 #include "floe/nn/list.h"
 
 namespace floe::models {
@@ -20,8 +22,8 @@ at::Tensor Norm::forward(const at::Tensor& x) {
 }
 
 std::pair<at::Tensor, at::Tensor> Norm::add(const at::Tensor& x, const at::Tensor& added) {
-  if (kind_ != NormKind::rms && !boundary && !checkpointed)
-    return nn::add_norm(x, added, {weight_, bias_, eps_});
+  if (!boundary && !checkpointed)
+    return nn::add_norm(x, added, {weight_, bias_, eps_, kind_ != NormKind::rms});
   const at::Tensor y = added.defined() ? x + added : x;
   return {y, nn::call(*this, y)};
 }
@@ -63,6 +65,8 @@ at::Tensor DecoderLayer::drop(const at::Tensor& x) {
 at::Tensor DecoderLayer::attend(const at::Tensor& x, const DecoderContext& context) {
   const std::int64_t tokens = x.size(0), heads = spec_.heads, shared = spec_.kv_heads;
   const std::int64_t dim = spec_.head_dim;
+  nn::AttentionRule rule = context.rule;
+  if (!is_training()) rule.dropout = 0;
   at::Tensor q, k, v;  // [N, heads * dim], [N, shared * dim] twice; per head for fused_per_head
   bool rotates = context.rotary.cos.defined();
   if (qkv_) {
@@ -71,6 +75,10 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const DecoderContext& conte
     if (const at::Tensor done = turned(all, context); done.defined()) {
       all = done;
       rotates = false;
+    }
+    if (!rotates && !q_norm_ && !context.cache) {
+      const at::Tensor mixed = nn::attention(heads_inside(all), *context.segments, rule);
+      if (mixed.defined()) return out_(mixed);
     }
     if (spec_.qkv == QkvKind::fused_per_head) {
       const auto parts = all.view({tokens, heads, 3 * dim}).chunk(3, -1);
@@ -90,8 +98,6 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const DecoderContext& conte
     q = nn::rotate(q, context.rotary);
     k = nn::rotate(k, context.rotary);
   }
-  nn::AttentionRule rule = context.rule;
-  if (!is_training()) rule.dropout = 0;
   const at::Tensor mixed =
       context.cache ? nn::attention(q, k, v, *context.segments, *context.cache, index_, rule)
                     : nn::attention(q, k, v, *context.segments, context.masks, rule);
@@ -100,11 +106,19 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const DecoderContext& conte
 
 at::Tensor DecoderLayer::turned(const at::Tensor& projected, const DecoderContext& context) const {
   if (!context.rotary.cos.defined() || q_norm_) return {};
-  const std::int64_t dim = spec_.head_dim;
+  const nn::PackedHeads heads = heads_inside(projected);
+  return nn::rotate_inside(projected, context.rotary, heads.q_heads, heads.k_heads);
+}
+
+nn::PackedHeads DecoderLayer::heads_inside(const at::Tensor& projected) const {
+  const std::int64_t dim = spec_.head_dim, heads = spec_.heads, shared = spec_.kv_heads;
   const bool per_head = spec_.qkv == QkvKind::fused_per_head;
   const std::int64_t stride = per_head ? 3 * dim : dim;
-  return nn::rotate_inside(projected, context.rotary, {0, spec_.heads, stride},
-                           {per_head ? dim : spec_.heads * dim, spec_.kv_heads, stride});
+  return {.q = projected,
+          .q_heads = {0, heads, stride},
+          .k_heads = {per_head ? dim : heads * dim, shared, stride},
+          .v_heads = {per_head ? 2 * dim : (heads + shared) * dim, shared, stride},
+          .dim = dim};
 }
 
 at::Tensor DecoderLayer::transform(const at::Tensor& x) {
@@ -119,10 +133,13 @@ at::Tensor DecoderLayer::forward(const at::Tensor& x, const ContextPtr& context)
     return mlp_norm_(y + drop(transform(y)));
   }
   const auto [stream, normed] = attention_norm_->add(x, {});
-  const at::Tensor attended = drop(attend(normed, *context));
-  if (spec_.parallel_residual) return stream + attended + drop(transform(mlp_norm_(stream)));
-  const auto [y, inner] = mlp_norm_->add(stream, attended);
-  return y + drop(transform(inner));
+  const at::Tensor attended = attend(normed, *context);
+  if (spec_.parallel_residual) {
+    const at::Tensor beside = drop(nn::leaves(*this, attended));
+    return stream + beside + drop(nn::leaves(*this, transform(mlp_norm_(stream))));
+  }
+  const auto [y, inner] = mlp_norm_->add(stream, drop(attended));
+  return y + drop(nn::leaves(*this, transform(inner)));
 }
 
 Decoder::Decoder(const DecoderSpec& spec, const std::optional<Gates>& gates,
@@ -169,11 +186,12 @@ DecoderContext Decoder::context(std::shared_ptr<const nn::Segments> segments,
                            : 1 / std::sqrt(static_cast<double>(spec_.head_dim));
   context.rule.window = spec_.window;
   context.rule.dropout = spec_.attention_dropout;
-  context.rule.slopes = slopes_;
+  if (slopes_.defined()) context.rule.slopes = to_device(slopes_, positions.device());
   context.positions = positions;
   context.cache = cache;
   const auto options = at::TensorOptions().dtype(dtype).device(positions.device());
-  if (!cache) context.masks = nn::attention_masks(*segments, context.rule, options);
+  if (!cache && !nn::attention_packs(*segments, context.rule, options, spec_.head_dim))
+    context.masks = nn::attention_masks(*segments, context.rule, options);
   if (spec_.positions == Positions::rotary && spec_.rotary.dim > 0)
     context.rotary = nn::rotary_angles(spec_.rotary, positions, dtype);
   context.segments = std::move(segments);

@@ -48,6 +48,8 @@ class DecoderLayer : public nn::Module {
 
  private:
   at::Tensor attend(const at::Tensor& x, const DecoderContext& context);
+  // Where the heads lie in the rows of the fused projection.
+  nn::PackedHeads heads_inside(const at::Tensor& projected) const;
   // The fused projection, turned by the rotary positions already; undefined: not done.
   at::Tensor turned(const at::Tensor& projected, const DecoderContext& context) const;
   at::Tensor transform(const at::Tensor& x);

@@ -60,11 +60,21 @@ at::Tensor MaskedCrossAttention::look_packed(const at::Tensor& queries, const at
                                              const MediaPlan::Packed& packed) {
   const at::Tensor seen = packed.images.defined() ? media.index_select(0, packed.images) : media;
   const std::int64_t latents = media.size(1);
-  const auto kv = to_kv_(seen).view({-1, 2, heads_, dim_head_}).unbind(1);
+  const std::int64_t inner = heads_ * dim_head_;
+  const at::Tensor kv = to_kv_(seen).view({-1, 2 * inner});
   const nn::Spans keys{packed.image_offsets * latents, latents};
-  return nn::packed_attention(queries.view({-1, heads_, dim_head_}), kv[0], kv[1], packed.tokens,
-                              keys, /*causal=*/false, 1 / std::sqrt(static_cast<double>(dim_head_)))
-      .reshape({-1, heads_ * dim_head_});
+  const nn::PackedRule rule{.scale = 1 / std::sqrt(static_cast<double>(dim_head_))};
+  const nn::PackedHeads inside{.q = queries.view({-1, inner}),
+                               .k = kv,
+                               .q_heads = {0, heads_, dim_head_},
+                               .k_heads = {0, heads_, dim_head_},
+                               .v_heads = {inner, heads_, dim_head_},
+                               .dim = dim_head_};
+  const at::Tensor mixed = nn::packed_attention(inside, packed.tokens, keys, rule);
+  if (mixed.defined()) return mixed;
+  const auto apart = kv.view({-1, 2, heads_, dim_head_}).unbind(1);
+  return nn::packed_attention(queries.view({-1, heads_, dim_head_}), apart[0], apart[1],
+                              packed.tokens, keys, rule);
 }
 
 at::Tensor MaskedCrossAttention::look(const at::Tensor& queries, const at::Tensor& media,

@@ -36,15 +36,23 @@ at::Tensor sdpa(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                           /*enable_gqa=*/q.size(1) != k.size(1));
 }
 
-// Whether the fused kernel for sequences of any length without padding computes this.
-bool takes_packed(const at::Tensor& q, const Segments& segments, const AttentionRule& rule) {
-  const auto dtype = q.scalar_type();
-  return q.is_cuda() && (dtype == at::kBFloat16 || dtype == at::kHalf) && q.size(2) % 8 == 0 &&
-         q.size(2) <= 256 && segments.offsets().defined() && segments.num_tokens() > 0 &&
-         !rule.slopes.defined() && rule.window == 0 && rule.dropout == 0;
+// Whether the rule is one that packed attention knows.
+bool is_packable(const Segments& segments, const AttentionRule& rule) {
+  return segments.offsets().defined() && segments.num_tokens() > 0 && rule.dropout == 0 &&
+         (rule.window == 0 || rule.window >= segments.longest());
+}
+Spans spans_of(const Segments& segments) { return {segments.offsets(), segments.longest()}; }
+PackedRule packed_rule(const AttentionRule& rule, at::Device device) {
+  return {/*causal=*/true, rule.scale,
+          rule.slopes.defined() ? to_device(rule.slopes, device) : rule.slopes};
 }
 
 }  // namespace
+
+bool attention_packs(const Segments& segments, const AttentionRule& rule, at::TensorOptions options,
+                     std::int64_t dim) {
+  return is_packable(segments, rule) && packs(options, dim, {true, rule.scale, rule.slopes});
+}
 
 std::vector<at::Tensor> attention_masks(const Segments& segments, const AttentionRule& rule,
                                         at::TensorOptions options) {
@@ -75,10 +83,13 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      const Segments& segments, const std::vector<at::Tensor>& masks,
                      const AttentionRule& rule) {
   const std::int64_t width = q.size(1) * v.size(2);
-  if (takes_packed(q, segments, rule))
-    return packed_attention(q, k, v, {segments.offsets(), segments.longest()},
-                            {segments.offsets(), segments.longest()}, /*causal=*/true, rule.scale)
-        .reshape({-1, width});
+  if (is_packable(segments, rule)) {
+    const Spans spans = spans_of(segments);
+    const at::Tensor mixed = packed_attention(q, k, v, spans, spans, packed_rule(rule, q.device()));
+    if (mixed.defined()) return mixed;
+  }
+  if (masks.size() != segments.buckets().size())
+    return attention(q, k, v, segments, attention_masks(segments, rule, q.options()), rule);
   const auto queries = segments.parts(segments.pad(q)), keys = segments.parts(segments.pad(k)),
              values = segments.parts(segments.pad(v));
   std::vector<at::Tensor> mixed;
@@ -90,6 +101,13 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   }
   if (mixed.empty()) return v.reshape({0, width});
   return segments.unpad(mixed.size() == 1 ? mixed[0] : at::cat(mixed));
+}
+
+at::Tensor attention(const PackedHeads& heads, const Segments& segments,
+                     const AttentionRule& rule) {
+  if (!is_packable(segments, rule)) return {};
+  const Spans spans = spans_of(segments);
+  return packed_attention(heads, spans, spans, packed_rule(rule, heads.q.device()));
 }
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -126,7 +144,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
       const auto distance = distances(bucket.length, longest, before, device);
       at::Tensor bias = at::zeros({1, 1, 1}, q.options().dtype(at::kFloat));
       if (rule.slopes.defined())
-        bias = -rule.slopes.to(device).view({-1, 1, 1}) * distance.to(at::kFloat);
+        bias = -to_device(rule.slopes, device).view({-1, 1, 1}) * distance.to(at::kFloat);
       added.push_back(bias.masked_fill(out_of_sight(distance, rule.window), kNever));
     }
     const at::Tensor mask = at::stack(added).to(q.scalar_type());  // [rows, H or 1, T, K]
@@ -135,13 +153,6 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                         .reshape({bucket.rows * bucket.length, width}));
   }
   return segments.unpad(mixed.size() == 1 ? mixed[0] : at::cat(mixed));
-}
-
-at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const Spans& queries, const Spans& keys, bool causal, double scale) {
-  return std::get<0>(at::_flash_attention_forward(q, k, v, queries.offsets, keys.offsets,
-                                                  queries.longest, keys.longest, /*dropout_p=*/0.0,
-                                                  causal, /*return_debug_mask=*/false, scale));
 }
 
 at::Tensor alibi_slopes(std::int64_t heads, double bias_max) {

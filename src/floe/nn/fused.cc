@@ -30,7 +30,9 @@ bool any_trains(std::initializer_list<at::Tensor> tensors) {
 }
 
 at::Tensor plain_norm(const at::Tensor& x, const NormWeights& norm) {
-  return at::layer_norm(x, {norm.weight.size(0)}, norm.weight, norm.bias, norm.eps);
+  const std::int64_t dim = norm.weight.size(0);
+  return norm.centred ? at::layer_norm(x, {dim}, norm.weight, norm.bias, norm.eps)
+                      : at::rms_norm(x, {dim}, norm.weight, norm.eps);
 }
 
 bool norm_is_usable(const at::Tensor& x, const NormWeights& norm) {
@@ -40,10 +42,10 @@ bool norm_is_usable(const at::Tensor& x, const NormWeights& norm) {
 struct AddNorm : torch::autograd::Function<AddNorm> {
   static variable_list forward(AutogradContext* context, const Variable& x,
                                const MaybeTensor& maybe_added, const Variable& weight,
-                               const MaybeTensor& maybe_bias, double eps) {
+                               const MaybeTensor& maybe_bias, double eps, bool centred) {
     const at::Tensor added = tensor_of(maybe_added), bias = tensor_of(maybe_bias);
     const auto normed =
-        kernels::layer_norm(x, added, weight, bias, {}, {.eps = eps, .statistics = true});
+        kernels::layer_norm(x, added, weight, bias, {}, {eps, /*statistics=*/true, centred});
     const at::Tensor y = added.defined() ? normed.sum : x;
     context->save_for_backward({y, normed.mean, normed.rstd, weight, bias});
     context->saved_data["has_added"] = added.defined();
@@ -63,17 +65,17 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
                                           context->saved_data["trains"].toBool());
     const bool has_added = context->saved_data["has_added"].toBool();
     if (!bias.defined()) norm.bias.reset();
-    return {norm.input, has_added ? norm.input : at::Tensor(), norm.weight, norm.bias, {}};
+    return {norm.input, has_added ? norm.input : at::Tensor(), norm.weight, norm.bias, {}, {}};
   }
 };
 
 struct NormLinear : torch::autograd::Function<NormLinear> {
   static variable_list forward(AutogradContext* context, const Variable& x,
                                const Variable& norm_weight, const MaybeTensor& maybe_bias,
-                               const Variable& weight, double eps) {
+                               const Variable& weight, double eps, bool centred) {
     const at::Tensor bias = tensor_of(maybe_bias);
     const auto normed =
-        kernels::layer_norm(x, {}, norm_weight, bias, {}, {.eps = eps, .statistics = true});
+        kernels::layer_norm(x, {}, norm_weight, bias, {}, {eps, /*statistics=*/true, centred});
     context->save_for_backward({x, normed.mean, normed.rstd, norm_weight, bias, weight});
     context->saved_data["eps"] = eps;
     context->saved_data["trains_x"] = x.requires_grad();
@@ -88,21 +90,22 @@ struct NormLinear : torch::autograd::Function<NormLinear> {
     const at::Tensor &x = saved[0], &mean = saved[1], &rstd = saved[2], &norm_weight = saved[3],
                      &bias = saved[4], &weight = saved[5];
     const at::Tensor along = contiguous(grads[0]);
-    if (!grads[1].defined()) return {along, {}, {}, {}, {}};
+    if (!grads[1].defined()) return {along, {}, {}, {}, {}, {}};
     const auto is = [&](const char* key) { return context->saved_data[key].toBool(); };
     const at::Tensor grad = rows_of(grads[1]);
     kernels::NormGrads norm{along, {}, {}};
     at::Tensor weight_grad;
     if (is("trains_weight")) {
-      const auto again = kernels::layer_norm(x, {}, norm_weight, bias, {},
-                                             {.eps = context->saved_data["eps"].toDouble()});
+      const auto again = kernels::layer_norm(
+          x, {}, norm_weight, bias, {},
+          {.eps = context->saved_data["eps"].toDouble(), .centred = mean.defined()});
       weight_grad = grad.t().mm(rows_of(again.out));
     }
     if (is("trains_x") || is("trains_norm"))
       norm = kernels::layer_norm_backward(grad.mm(weight), x, mean, rstd, norm_weight, along,
                                           is("trains_x"), is("trains_norm"));
     if (!bias.defined()) norm.bias.reset();
-    return {norm.input, norm.weight, norm.bias, weight_grad, {}};
+    return {norm.input, norm.weight, norm.bias, weight_grad, {}, {}};
   }
 };
 
@@ -182,7 +185,8 @@ at::Tensor gelu(const at::Tensor& x) { return kernels::usable({x}) ? Gelu::apply
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& added,
                                            const NormWeights& norm) {
   if (norm_is_usable(x, norm) && (!added.defined() || kernels::usable({x, added}))) {
-    const auto both = AddNorm::apply(x, some(added), norm.weight, some(norm.bias), norm.eps);
+    const auto both =
+        AddNorm::apply(x, some(added), norm.weight, some(norm.bias), norm.eps, norm.centred);
     return {both[0], both[1]};
   }
   const at::Tensor y = added.defined() ? x + added : x;
@@ -192,7 +196,8 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor
 std::pair<at::Tensor, at::Tensor> norm_linear(const at::Tensor& x, const NormWeights& norm,
                                               const at::Tensor& weight) {
   if (norm_is_usable(x, norm) && kernels::usable({x, weight})) {
-    const auto both = NormLinear::apply(x, norm.weight, some(norm.bias), weight, norm.eps);
+    const auto both =
+        NormLinear::apply(x, norm.weight, some(norm.bias), weight, norm.eps, norm.centred);
     return {both[0], both[1]};
   }
   return {x, at::linear(plain_norm(x, norm), weight)};

@@ -17,6 +17,7 @@ namespace floe::nn {
 struct NormWeights {
   at::Tensor weight, bias;  // [dim]; bias may be undefined
   double eps = 1e-5;
+  bool centred = true;  // layer_norm; false: rms_norm, without a bias
 };
 
 // x · sigmoid(1.702 x)
@@ -24,12 +25,12 @@ at::Tensor quick_gelu(const at::Tensor& x);
 // gelu, not its approximation.
 at::Tensor gelu(const at::Tensor& x);
 
-// x + added (undefined: x itself), and layer_norm of that: what goes on along the residual stream and
+// x + added (undefined: x itself), and the norm of that: what goes on along the residual stream and
 // what goes into a branch of it. Use the first instead of x from here on.
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& added,
                                            const NormWeights& norm);
 
-// x, and linear(layer_norm(x), weight).
+// x, and linear(norm(x), weight).
 std::pair<at::Tensor, at::Tensor> norm_linear(const at::Tensor& x, const NormWeights& norm,
                                               const at::Tensor& weight);
 

@@ -1,0 +1,406 @@
+// Attention of packed spans on tensor cores.
+//
+// Note [Attention by tiles]
+// A block of four warps has a tile of kTile rows (of queries, or in the backward for keys and values of
+// keys) of one head of one span, 16 rows per warp, and goes through the tiles of the other side that these
+// rows meet. Scores live in registers only: as sums of one product they are, pairwise rounded, the
+// left operand of the next. Tiles lie in shared memory with 16 bytes between rows, which lets eight rows
+// be read at once. The backward computes the scores again from the logsumexp of each row, once for the
+// gradients of queries and once for those of keys and values: seven products instead of five, but every
+// gradient is summed in one place, in one order, and written once, wherever it is to lie.
+//
+// Scores are in base 2: score · log2(e) is what exp2 takes.
+#pragma once
+
+#include "floe/kernels/launch.h"
+#include "floe/kernels/pack.cuh"
+#include "floe/kernels/tensor_core.cuh"
+
+namespace floe::kernels {
+
+constexpr float kLog2e = 1.4426950408889634f;
+constexpr int kTile = 64;
+constexpr int kWarps = kTile / 16;
+constexpr int kThreads = 32 * kWarps;
+
+// Shared memory for kTile rows of kDim values.
+template <class T, int kDim>
+struct Tile {
+  static constexpr int kStride = kDim + Pack<T>::kSize;
+  T values[kTile * kStride];
+
+  __device__ T* at(int row, int column) { return values + row * kStride + column; }
+  __device__ const T* at(int row, int column) const { return values + row * kStride + column; }
+
+  // The rows [row, row + 16) and columns [column, column + 16) as a left operand.
+  __device__ Fragment left(int row, int column) const {
+    const int lane = threadIdx.x % 32;
+    return load_matrices(at(row + lane % 16, column + lane / 16 * 8));
+  }
+  // The same square, turned over, as two right operands: of products with these rows.
+  __device__ Fragment right_turned(int row, int column) const {
+    const int lane = threadIdx.x % 32;
+    return load_matrices(at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8));
+  }
+  // As it lies, as two right operands: of sums over these rows.
+  __device__ Fragment right(int row, int column) const {
+    const int lane = threadIdx.x % 32;
+    return load_matrices_turned(at(row + lane % 16, column + lane / 16 * 8));
+  }
+};
+
+// One head's rows of a packed tensor, from a span's first on.
+template <class T>
+struct HeadRows {
+  T* first;
+  std::int64_t stride;
+  __device__ HeadRows(const HeadsOf& heads, std::int64_t token, int head)
+      : first(static_cast<T*>(heads.data) + token * heads.token_stride + head * heads.head_stride),
+        stride(heads.token_stride) {}
+  __device__ T* row(int i) const { return first + i * stride; }
+};
+
+// Starts to copy the rows from `first` on, zeros from `length` on.
+template <class T, int kDim>
+__device__ void start_copy(Tile<T, kDim>& to, const HeadRows<T>& from, int first, int length) {
+  constexpr int kSize = Pack<T>::kSize, kPacks = kDim / kSize;
+  for (int i = threadIdx.x; i < kTile * kPacks; i += kThreads) {
+    const int row = i / kPacks, column = i % kPacks * kSize;
+    const bool real = first + row < length;
+    copy_async(to.at(row, column), from.row(real ? first + row : 0) + column, real);
+  }
+}
+
+template <class T>
+__device__ std::uint32_t rounded(float low, float high) {
+  union {
+    T halves[2];
+    std::uint32_t both;
+  } pair;
+  pair.halves[0] = from_float<T>(low), pair.halves[1] = from_float<T>(high);
+  return pair.both;
+}
+// Sums of two neighbouring products [16, 8] as a left operand [16, 16].
+template <class T>
+__device__ Fragment as_left(const float (&low)[4], const float (&high)[4]) {
+  return {{rounded<T>(low[0], low[1]), rounded<T>(low[2], low[3]), rounded<T>(high[0], high[1]),
+           rounded<T>(high[2], high[3])}};
+}
+
+// sums [16, 16] += left · right
+template <class T>
+__device__ void multiply_add_both(float (*sums)[4], const Fragment& left, const Fragment& right) {
+  multiply_add<T>(sums[0], left, right.parts[0], right.parts[1]);
+  multiply_add<T>(sums[1], left, right.parts[2], right.parts[3]);
+}
+
+// Over the four lanes that have a row's columns.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffU, x, 1);
+  return x + __shfl_xor_sync(0xffffffffU, x, 2);
+}
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 2));
+}
+
+// Writes this warp's 16 rows of `sums`, those before `length`, by way of its rows of a tile that nobody
+// reads any more. The two factors are for the rows g and g + 8 that a lane has.
+template <class T, int kDim>
+__device__ void write_rows(const float (&sums)[kDim / 8][4], float2 factors, Tile<T, kDim>& by,
+                           const HeadRows<T>& to, int first, int length) {
+  constexpr int kSize = Pack<T>::kSize, kPacks = kDim / kSize;
+  const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16;
+  __syncwarp();
+#pragma unroll
+  for (int n = 0; n < kDim / 8; ++n) {
+    const int column = n * 8 + lane % 4 * 2;
+    *reinterpret_cast<std::uint32_t*>(by.at(warp_row + lane / 4, column)) =
+        rounded<T>(sums[n][0] * factors.x, sums[n][1] * factors.x);
+    *reinterpret_cast<std::uint32_t*>(by.at(warp_row + lane / 4 + 8, column)) =
+        rounded<T>(sums[n][2] * factors.y, sums[n][3] * factors.y);
+  }
+  __syncwarp();
+  for (int i = lane; i < 16 * kPacks; i += 32) {
+    const int row = warp_row + i / kPacks, column = i % kPacks * kSize;
+    if (first + row < length) store(to.row(first + row) + column, load(by.at(row, column)));
+  }
+}
+
+struct Span {
+  int begin, length;
+  __device__ Span(const SpansOf& spans, int index)
+      : begin(spans.offsets[index]), length(spans.offsets[index + 1] - spans.offsets[index]) {}
+  __device__ int tiles() const { return (length + kTile - 1) / kTile; }
+};
+
+template <class T, int kDim>
+struct ForwardMemory {
+  Tile<T, kDim> queries, keys, values;
+};
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads, 3)
+    attention_kernel(AttentionShape shape, HeadsOf queries, HeadsOf keys, HeadsOf values,
+                     HeadsOf mixed, float* logsumexp) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  auto& memory = *reinterpret_cast<ForwardMemory<T, kDim>*>(shared_bytes);
+  const int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = tile * kTile;
+  const Span span(shape.queries, blockIdx.z), seen(shape.keys, blockIdx.z);
+  if (first >= span.length) return;
+  const int shared_head = head / shape.queries_per_key;
+  const HeadRows<T> k(keys, seen.begin, shared_head), v(values, seen.begin, shared_head);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool works = first + warp * 16 < span.length;  // else none of its rows is real
+  const float scale = shape.scale * kLog2e;
+  const float slope = shape.slopes ? shape.slopes[head] * kLog2e : 0;
+  const int row = first + warp * 16 + lane / 4;  // this lane's first; the other is 8 below
+  const int steps = shape.causal ? min(tile + 1, seen.tiles()) : seen.tiles();
+
+  float sums[kDim / 8][4] = {};
+  float greatest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+
+  start_copy(memory.queries, HeadRows<T>(queries, span.begin, head), first, span.length);
+  if (steps > 0) start_copy(memory.keys, k, 0, seen.length);
+  end_of_copies();
+  for (int step = 0; step < steps; ++step) {
+    const int start = step * kTile;
+    const bool diagonal = shape.causal && step == tile;
+    // Sixteen keys of which some are visible.
+    const auto meets = [&](int n) {
+      return start + n * 16 < seen.length && (!diagonal || n <= warp);
+    };
+    start_copy(memory.values, v, start, seen.length);
+    end_of_copies();
+    wait_for_copies<1>();  // the keys are there
+    __syncthreads();
+    float scores[kTile / 8][4] = {};
+    if (works) {
+#pragma unroll
+      for (int d = 0; d < kDim; d += 16) {
+        const Fragment q = memory.queries.left(warp * 16, d);
+#pragma unroll
+        for (int n = 0; n < kTile / 16; ++n)
+          if (meets(n))
+            multiply_add_both<T>(scores + 2 * n, q, memory.keys.right_turned(n * 16, d));
+      }
+    }
+    __syncthreads();
+    if (step + 1 < steps) start_copy(memory.keys, k, start + kTile, seen.length);
+    end_of_copies();
+    float most[2] = {greatest[0], greatest[1]};
+#pragma unroll
+    for (int n = 0; n < kTile / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = start + n * 8 + lane % 4 * 2 + i % 2, distance = row + i / 2 * 8 - key;
+        const bool visible = key < seen.length && (!shape.causal || distance >= 0);
+        scores[n][i] =
+            visible ? scores[n][i] * scale - slope * static_cast<float>(distance) : -INFINITY;
+        most[i / 2] = fmaxf(most[i / 2], scores[n][i]);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      most[half] = quad_max(most[half]);
+      const float shrink = exp2f(greatest[half] - most[half]);
+      greatest[half] = most[half];
+      total[half] *= shrink;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n)
+        sums[n][2 * half] *= shrink, sums[n][2 * half + 1] *= shrink;
+    }
+#pragma unroll
+    for (int n = 0; n < kTile / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores[n][i] = exp2f(scores[n][i] - greatest[i / 2]);
+        total[i / 2] += scores[n][i];
+      }
+    }
+    wait_for_copies<1>();  // the values are there
+    __syncthreads();
+    if (works) {
+#pragma unroll
+      for (int n = 0; n < kTile / 16; ++n) {
+        if (!meets(n)) continue;
+        const Fragment weights = as_left<T>(scores[2 * n], scores[2 * n + 1]);
+#pragma unroll
+        for (int d = 0; d < kDim / 16; ++d)
+          multiply_add_both<T>(sums + 2 * d, weights, memory.values.right(n * 16, d * 16));
+      }
+    }
+    __syncthreads();
+  }
+  wait_for_copies<0>();  // where there was no step to do it
+  __syncthreads();
+  total[0] = quad_sum(total[0]), total[1] = quad_sum(total[1]);
+  const float2 factors{steps > 0 ? 1 / total[0] : 0, steps > 0 ? 1 / total[1] : 0};
+  write_rows<T, kDim>(sums, factors, memory.queries, HeadRows<T>(mixed, span.begin, head), first,
+                      span.length);
+  if (!logsumexp || lane % 4 != 0) return;
+  logsumexp += head * shape.tokens + span.begin;
+  for (int half = 0; half < 2; ++half)
+    if (row + half * 8 < span.length)
+      logsumexp[row + half * 8] = steps > 0 ? greatest[half] + log2f(total[half]) : 0;
+}
+
+// Note [Attention's gradients]
+// With P the weights and ⟨·,·⟩ over features: δ = ⟨dO, O⟩ per query, dS = P ∘ (⟨dO, V⟩ - δ), and then
+// dQ = scale · dS · K, dK = scale · dSᵀ · Q, dV = Pᵀ · dO. Rows are queries with the pair (Q, dO) that
+// meets tiles of (K, V), or keys with (K, V) that meets tiles of (Q, dO): the two products of a pair are
+// the same, and what is summed from them is dS times the first of the other pair, for keys also P times
+// the second.
+template <class T, int kDim>
+struct BackwardMemory {
+  Tile<T, kDim> rows[2], others[2][2];  // of a pair; the others are copied one step ahead
+  float logsumexp[2][kTile], delta[2][kTile];
+};
+
+template <class T, int kDim, bool kKeys>
+__global__ void __launch_bounds__(kThreads)
+    attention_backward_kernel(AttentionShape shape, HeadsOf queries, HeadsOf keys, HeadsOf values,
+                              HeadsOf mixed, HeadsOf mixed_grad, const float* logsumexp,
+                              float* delta, HeadsOf first_grad, HeadsOf second_grad) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  auto& memory = *reinterpret_cast<BackwardMemory<T, kDim>*>(shared_bytes);
+  const int tile = kKeys ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+  const int own_head = blockIdx.y, first = tile * kTile;
+  const Span query_span(shape.queries, blockIdx.z), key_span(shape.keys, blockIdx.z);
+  const Span own = kKeys ? key_span : query_span, other = kKeys ? query_span : key_span;
+  if (first >= own.length) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int row = first + warp * 16 + lane / 4;
+  const bool works = first + warp * 16 < own.length;
+  const float scale = shape.scale * kLog2e;
+
+  // Which tiles are met: all, or when causal for queries the keys before them and for keys the queries
+  // from them on; of every head that looks at these keys.
+  const int first_tile = kKeys && shape.causal ? min(tile, other.tiles()) : 0;
+  const int last_tile = !kKeys && shape.causal ? min(tile + 1, other.tiles()) : other.tiles();
+  const int per_head = last_tile - first_tile;
+  const int steps = kKeys ? per_head * shape.queries_per_key : per_head;
+  const auto head_of = [&](int step) {  // the queries' head
+    return kKeys ? own_head * shape.queries_per_key + step / per_head : own_head;
+  };
+  const auto start_of = [&](int step) {
+    return (kKeys ? first_tile + step % per_head : step) * kTile;
+  };
+  const auto start_step = [&](int step) {
+    auto& others = memory.others[step % 2];
+    const int start = start_of(step), head = head_of(step);
+    if constexpr (kKeys) {
+      start_copy(others[0], HeadRows<T>(queries, other.begin, head), start, other.length);
+      start_copy(others[1], HeadRows<T>(mixed_grad, other.begin, head), start, other.length);
+      if (threadIdx.x < kTile) {
+        const int i = start + static_cast<int>(threadIdx.x);
+        const bool real = i < other.length;  // a query that is not looks at nothing
+        const std::int64_t place = head * shape.tokens + other.begin + i;
+        memory.logsumexp[step % 2][threadIdx.x] = real ? logsumexp[place] : INFINITY;
+        memory.delta[step % 2][threadIdx.x] = real ? delta[place] : 0;
+      }
+    } else {
+      const int shared_head = head / shape.queries_per_key;
+      start_copy(others[0], HeadRows<T>(keys, other.begin, shared_head), start, other.length);
+      start_copy(others[1], HeadRows<T>(values, other.begin, shared_head), start, other.length);
+    }
+    end_of_copies();
+  };
+
+  start_copy(memory.rows[0], HeadRows<T>(kKeys ? keys : queries, own.begin, own_head), first,
+             own.length);
+  start_copy(memory.rows[1], HeadRows<T>(kKeys ? values : mixed_grad, own.begin, own_head), first,
+             own.length);
+  if (steps > 0) start_step(0);
+  end_of_copies();
+
+  float own_logsumexp[2] = {}, own_delta[2] = {};
+  if constexpr (!kKeys) {
+    const HeadRows<T> o(mixed, own.begin, own_head), grad(mixed_grad, own.begin, own_head);
+    const std::int64_t place = own_head * shape.tokens + own.begin;
+    for (int half = 0; half < 2; ++half) {
+      const int i = row + half * 8;
+      float sum = 0;
+      for (int d = lane % 4 * Pack<T>::kSize; i < own.length && d < kDim; d += 4 * Pack<T>::kSize) {
+        const Pack<T> a = load(o.row(i) + d), b = load(grad.row(i) + d);
+        for (int e = 0; e < Pack<T>::kSize; ++e)
+          sum += to_float(a.values[e]) * to_float(b.values[e]);
+      }
+      own_delta[half] = quad_sum(sum);
+      if (i >= own.length) continue;
+      own_logsumexp[half] = logsumexp[place + i];
+      if (lane % 4 == 0) delta[place + i] = own_delta[half];
+    }
+  }
+
+  float first_sums[kDim / 8][4] = {}, second_sums[kKeys ? kDim / 8 : 1][4] = {};
+  for (int step = 0; step < steps; ++step) {
+    wait_for_copies<0>();
+    __syncthreads();
+    if (step + 1 < steps) start_step(step + 1);
+    if (!works) continue;
+    const auto& others = memory.others[step % 2];
+    const int start = start_of(step);
+    const bool diagonal = shape.causal && start == first;
+    const float slope = shape.slopes ? shape.slopes[head_of(step)] * kLog2e : 0;
+    // Sixteen columns of which some are visible.
+    const auto meets = [&](int n) {
+      return start + n * 16 < other.length && (!diagonal || (kKeys ? n >= warp : n <= warp));
+    };
+    // Half of the columns at a time: all would not fit into the registers.
+    for (int half = 0; half < 2; ++half) {
+      constexpr int kSquares = kTile / 32;
+      float scores[2 * kSquares][4] = {}, slopes[2 * kSquares][4] = {};
+#pragma unroll
+      for (int d = 0; d < kDim; d += 16) {
+        const Fragment a = memory.rows[0].left(warp * 16, d), b = memory.rows[1].left(warp * 16, d);
+#pragma unroll
+        for (int n = 0; n < kSquares; ++n) {
+          const int square = half * kSquares + n;
+          if (!meets(square)) continue;
+          multiply_add_both<T>(scores + 2 * n, a, others[0].right_turned(square * 16, d));
+          multiply_add_both<T>(slopes + 2 * n, b, others[1].right_turned(square * 16, d));
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < 2 * kSquares; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int column = (half * 2 * kSquares + n) * 8 + lane % 4 * 2 + i % 2;
+          const int away = row + i / 2 * 8 - (start + column), distance = kKeys ? -away : away;
+          const bool visible =
+              (kKeys || start + column < other.length) && (!shape.causal || distance >= 0);
+          const float sum = kKeys ? memory.logsumexp[step % 2][column] : own_logsumexp[i / 2];
+          const float mean = kKeys ? memory.delta[step % 2][column] : own_delta[i / 2];
+          const float score = scores[n][i] * scale - slope * static_cast<float>(distance) - sum;
+          scores[n][i] = visible ? exp2f(score) : 0;
+          slopes[n][i] = scores[n][i] * (slopes[n][i] - mean);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kSquares; ++n) {
+        const int square = half * kSquares + n;
+        if (!meets(square)) continue;
+        const Fragment slope_left = as_left<T>(slopes[2 * n], slopes[2 * n + 1]);
+        const Fragment weight_left = as_left<T>(scores[2 * n], scores[2 * n + 1]);
+#pragma unroll
+        for (int d = 0; d < kDim / 16; ++d) {
+          multiply_add_both<T>(first_sums + 2 * d, slope_left,
+                               others[0].right(square * 16, d * 16));
+          if constexpr (kKeys)
+            multiply_add_both<T>(second_sums + 2 * d, weight_left,
+                                 others[1].right(square * 16, d * 16));
+        }
+      }
+    }
+  }
+  wait_for_copies<0>();  // where there was no step to do it
+  __syncthreads();
+  write_rows<T, kDim>(first_sums, {shape.scale, shape.scale}, memory.rows[0],
+                      HeadRows<T>(first_grad, own.begin, own_head), first, own.length);
+  if constexpr (kKeys)
+    write_rows<T, kDim>(second_sums, {1, 1}, memory.rows[1],
+                        HeadRows<T>(second_grad, own.begin, own_head), first, own.length);
+}
+
+}  // namespace floe::kernels
