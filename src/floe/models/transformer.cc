@@ -6,6 +6,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "floe/core/error.h"
+#include "floe/nn/kept_products.h"
 
 namespace floe::models {
 namespace plain {
@@ -44,8 +45,9 @@ DecoderLayer::DecoderLayer(const TransformerSize& size) {
 
 at::Tensor DecoderLayer::forward(const at::Tensor& x) {
   const auto attended = x + dropout_(attention_(norm1_(x)));
-  const auto y = attended + dropout_(down_(at::gelu(up_(norm2_(attended)))));
-  return adapter_ ? adapter_(y) : y;
+  const auto transformed = down_(at::gelu(up_(norm2_(attended))));
+  if (adapter_) return adapter_(attended + dropout_(transformed));
+  return attended + dropout_(nn::leaves(*this, transformed));
 }
 
 }  // namespace plain

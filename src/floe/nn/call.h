@@ -20,18 +20,22 @@ auto run_checkpointed(const BoundarySlot& slot, Args& args, Forward forward) {
   bool has_backward = slot.trains;
   for (const at::Tensor* input : inputs) has_backward = has_backward || input->requires_grad();
   if (!has_backward) return std::apply(forward, args);
-  Checkpoint checkpoint(inputs);
+  Checkpoint checkpoint(inputs, slot.kept);
   auto result = [&] {
-    const FirstRun first_run;
+    const FirstRun first_run(checkpoint, slot);
     return std::apply(forward, args);
   }();
+  // The tensors among the arguments are the checkpoint's to hold.
+  auto others = args;
+  for (at::Tensor* tensor : tensors_of(others)) *tensor = no_tensor();
   TensorRefs outputs = tensors_of(result);
-  checkpoint.attach(outputs, [forward, args](const std::vector<at::Tensor>& tensors) mutable {
-    TensorRefs slots = tensors_of(args);
+  checkpoint.attach(outputs, [forward, others](const std::vector<at::Tensor>& tensors) {
+    auto again = others;
+    TensorRefs slots = tensors_of(again);
     for (std::size_t i = 0; i < tensors.size(); ++i) *slots[i] = tensors[i];
-    auto again = std::apply(forward, args);
+    auto rerun = std::apply(forward, again);
     std::vector<at::Tensor> outputs;
-    for (at::Tensor* tensor : tensors_of(again)) outputs.push_back(*tensor);
+    for (at::Tensor* tensor : tensors_of(rerun)) outputs.push_back(*tensor);
     return outputs;
   });
   return result;

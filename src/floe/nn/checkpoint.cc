@@ -4,15 +4,19 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "floe/core/error.h"
+#include "floe/nn/kept_products.h"
+#include "floe/nn/nothing_random.h"
 
 namespace floe::nn {
 namespace {
@@ -42,7 +46,7 @@ class RandomState {
     RandomState state;
     state.device_ = device;
     state.cpu_ = state_of(at::detail::getDefaultCPUGenerator());
-    if (!device.is_cpu())
+    if (!device.is_cpu() && !nothing_random())
       state.accelerator_ = state_of(at::globalContext().defaultGenerator(device));
     return state;
   }
@@ -76,13 +80,27 @@ struct Autocast {
 }  // namespace
 
 struct Checkpoint::State {
+  explicit State(const KeptActivations& how) : kept(how), products(how) {}
+
+  void settle() {
+    for (const KeptTensorPtr& input : inputs) input->settle();
+    products.settle();
+  }
+  void come_back() {
+    for (const KeptTensorPtr& input : inputs) input->come_back();
+    products.come_back();
+  }
+
+  KeptActivations kept;
   at::Device device = at::kCPU;
   RandomState random;
   Autocast autocast;
-  std::vector<torch::autograd::SavedVariable> inputs;
+  std::vector<KeptTensorPtr> inputs;
+  KeptProducts products;
   std::vector<bool> needs_grad;
   torch::autograd::edge_list edges;
   Rerun rerun;
+  std::weak_ptr<State> before;  // whose tensors leave too, and whose backward comes next
 };
 
 namespace {
@@ -139,17 +157,26 @@ class RecomputeNode final : public torch::autograd::Node {
         "first backward: run the forward again");
     if (recompute_depth == 0)
       for (const auto& [owner, listener] : listeners()) listener();
+    state->come_back();
+    if (const auto before = state->before.lock()) before->come_back();
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
     {
       RecomputeScope scope(state->device, state->random, state->autocast);
       at::AutoGradMode grad_on(true);
       for (std::size_t i = 0; i < state->inputs.size(); ++i) {
-        at::Tensor input = state->inputs[i].unpack().detach();
+        require<Error>(!state->inputs[i]->changed(), "input ", i,
+                       " of a checkpointed module was changed in place between its forward and its "
+                       "backward, which reads it again: change a copy");
+        at::Tensor input = state->inputs[i]->get();
         if (state->needs_grad[i]) input.requires_grad_();
         inputs.push_back(std::move(input));
       }
-      outputs = state->rerun(inputs);
+      {
+        const bool last_time = !torch::autograd::get_current_graph_task_keep_graph();
+        const KeptProducts::Drain takes_products(state->products, last_time);
+        outputs = state->rerun(inputs);
+      }
       std::vector<at::Tensor> roots, seeds;
       for (std::size_t i = 0; i < outputs.size(); ++i)
         if (outputs[i].requires_grad() && grads[i].defined()) {
@@ -171,7 +198,8 @@ class RecomputeNode final : public torch::autograd::Node {
 
 }  // namespace
 
-Checkpoint::Checkpoint(TensorRefs& inputs) : state_(std::make_shared<State>()) {
+Checkpoint::Checkpoint(TensorRefs& inputs, const KeptActivations& kept)
+    : state_(std::make_shared<State>(kept)) {
   // The accelerator among the inputs' devices, if there is one: lengths and ids may lie on the CPU.
   at::Device device(at::kCPU);
   for (const at::Tensor* input : inputs)
@@ -182,7 +210,9 @@ Checkpoint::Checkpoint(TensorRefs& inputs) : state_(std::make_shared<State>()) {
   state_->autocast.caches = false;
   for (const at::Tensor* input : inputs) {
     const bool needs_grad = input->requires_grad();
-    state_->inputs.emplace_back(*input, /*is_output=*/false);
+    state_->inputs.push_back(kept.in_host ? keep_shared(*input)
+                                          : std::make_shared<KeptTensor>(*input));
+    if (kept.in_host) state_->inputs.back()->leave(kept.in_host_from);
     state_->needs_grad.push_back(needs_grad);
     if (needs_grad) state_->edges.push_back(torch::autograd::impl::gradient_edge(*input));
   }
@@ -190,6 +220,12 @@ Checkpoint::Checkpoint(TensorRefs& inputs) : state_(std::make_shared<State>()) {
 
 void Checkpoint::attach(TensorRefs& outputs, Rerun rerun) {
   state_->rerun = std::move(rerun);
+  state_->products.finish(outputs);
+  if (state_->kept.in_host) {
+    thread_local std::weak_ptr<State> newest;
+    if (const auto before = newest.lock()) before->settle();
+    state_->before = std::exchange(newest, state_);
+  }
   auto node = std::make_shared<RecomputeNode<State>>(state_);
   for (at::Tensor* output : outputs) {
     *output = output->detach();
@@ -200,10 +236,26 @@ void Checkpoint::attach(TensorRefs& outputs, Rerun rerun) {
   }
 }
 
-FirstRun::FirstRun() : cache_before_(at::autocast::is_autocast_cache_enabled()) {
-  at::autocast::set_autocast_cache_enabled(false);
+struct FirstRun::Settings {
+  Settings() { at::autocast::set_autocast_cache_enabled(false); }
+  ~Settings() { at::autocast::set_autocast_cache_enabled(cache_before); }
+
+  at::AutoGradMode grad_off{false};
+  bool cache_before = at::autocast::is_autocast_cache_enabled();
+  std::optional<KeptProducts::Fill> keeps_products;
+};
+
+FirstRun::FirstRun(Checkpoint& checkpoint, const BoundarySlot& module)
+    : settings_(std::make_unique<Settings>()) {
+  if (checkpoint.state_->kept.products)
+    settings_->keeps_products.emplace(checkpoint.state_->products, module);
 }
-FirstRun::~FirstRun() { at::autocast::set_autocast_cache_enabled(cache_before_); }
+FirstRun::~FirstRun() = default;
+
+const at::Tensor& no_tensor() {
+  static const at::Tensor none = at::empty({0});
+  return none;
+}
 
 bool recomputing() { return recompute_depth > 0; }
 

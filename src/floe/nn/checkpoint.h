@@ -5,11 +5,16 @@
 // state of the random generators and the autocast settings. In backward the node runs the forward
 // once more on detached inputs, with the same random numbers, and differentiates that run; gradients
 // of parameters accumulate in it as usual. Autocast's cache of cast weights is off in both runs: a
-// weight that was cast without autograd, or in the graph outside, has no gradient inside. While a recomputation is under way on this thread,
-// `recomputing()` is true: a unit that is gathered for it stays gathered for the backward that follows.
+// weight that was cast without autograd, or in the graph outside, has no gradient inside. While a
+// recomputation is under way on this thread, `recomputing()` is true: a unit that is gathered for it
+// stays gathered for the backward that follows.
+// A module may keep more than its inputs, so that less is computed again (Note [Kept products]), and what
+// it keeps may wait in host memory (Note [Tensors that leave]). Then what a module keeps leaves the device
+// while it and the next one run forward, and comes back while the one after it runs backward: two modules'
+// worth is on the device at most.
 #pragma once
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
 
 #include <functional>
 #include <memory>
@@ -22,14 +27,18 @@ namespace floe::nn {
 // Runs a forward on the given tensors (same number and order as `inputs`), returns its outputs.
 using Rerun = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
+// Stands for the tensors that a rerun's arguments will have.
+const at::Tensor& no_tensor();
+
 // Puts the recomputation node on `outputs` (what `rerun` gave under no-grad for `inputs`). The random
 // state is that of the constructor's time: make it before the first run.
 class Checkpoint {
  public:
-  explicit Checkpoint(TensorRefs& inputs);
+  Checkpoint(TensorRefs& inputs, const KeptActivations& kept);
   void attach(TensorRefs& outputs, Rerun rerun);
 
  private:
+  friend class FirstRun;
   struct State;
   std::shared_ptr<State> state_;
 };
@@ -37,14 +46,14 @@ class Checkpoint {
 // While it lives, this thread runs the forward of Note [Recomputation] for the first time.
 class FirstRun {
  public:
-  FirstRun();
+  FirstRun(Checkpoint& checkpoint, const BoundarySlot& module);
   ~FirstRun();
   FirstRun(const FirstRun&) = delete;
   FirstRun& operator=(const FirstRun&) = delete;
 
  private:
-  at::AutoGradMode grad_off_{false};
-  bool cache_before_;
+  struct Settings;
+  std::unique_ptr<Settings> settings_;  // that are back when it ends
 };
 
 // True while this thread runs a forward again for backward.

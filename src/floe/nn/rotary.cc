@@ -8,6 +8,7 @@
 
 #include "floe/batch/to_device.h"
 #include "floe/kernels/kernels.h"
+#include "floe/nn/kept_products.h"
 
 namespace floe::nn {
 namespace {
@@ -46,8 +47,10 @@ void turn_heads(const at::Tensor& rows, const at::Tensor& cos, const at::Tensor&
 struct RotateInside : torch::autograd::Function<RotateInside> {
   static Variable forward(AutogradContext* context, const Variable& rows, const at::Tensor& cos,
                           const at::Tensor& sin, HeadPlaces a, HeadPlaces b) {
-    turn_heads(rows, cos, sin, a, /*back=*/false);
-    turn_heads(rows, cos, sin, b, /*back=*/false);
+    if (!step_is_kept(rows)) {
+      turn_heads(rows, cos, sin, a, /*back=*/false);
+      turn_heads(rows, cos, sin, b, /*back=*/false);
+    }
     context->mark_dirty({rows});
     context->save_for_backward({cos, sin});
     for (const auto& [key, value] : numbers(a, b)) context->saved_data[key] = value;
@@ -82,7 +85,9 @@ struct RotateInside : torch::autograd::Function<RotateInside> {
 at::Tensor rotate_inside(const at::Tensor& projected, const RotaryAngles& angles,
                          const HeadPlaces& a, const HeadPlaces& b) {
   if (!kernels::usable({projected, angles.cos, angles.sin})) return {};
-  return RotateInside::apply(projected, angles.cos, angles.sin, a, b);
+  at::Tensor turned = RotateInside::apply(projected, angles.cos, angles.sin, a, b);
+  keep_step(projected);
+  return turned;
 }
 
 RotaryAngles rotary_angles(const RotarySpec& spec, const at::Tensor& positions,

@@ -1,4 +1,4 @@
-#include "floe/shard/host_store.h"
+#include "floe/nn/host_store.h"
 
 #include <ATen/ops/from_blob.h>
 
@@ -8,7 +8,7 @@
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 
-namespace floe::shard {
+namespace floe::nn {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
@@ -33,8 +33,10 @@ at::Tensor store_empty(std::int64_t numel, c10::ScalarType dtype, c10::Device de
         pinned.options());
   }
   void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  require(memory != nullptr, "there is no host memory left for ", format_bytes(count),
-          " of a resting set; let it drop its state (optimizer_state: drop), or use more ranks");
+  require(
+      memory != nullptr, "there is no host memory left for ", format_bytes(count),
+      " that should rest there; let resting sets drop their state (optimizer_state: drop), keep "
+      "activations on the device (strategy.activations.offload: false), or use more ranks");
   in_use += count;
   return at::from_blob(
       memory, {numel},
@@ -47,4 +49,4 @@ at::Tensor store_empty(std::int64_t numel, c10::ScalarType dtype, c10::Device de
 
 std::int64_t stored_bytes() { return in_use; }
 
-}  // namespace floe::shard
+}  // namespace floe::nn

@@ -1,4 +1,4 @@
-// Host memory for slices that rest.
+// Host memory for what rests: slices of a set that does not train, activations that wait for backward.
 //
 // Note [Host store]
 // Beside an accelerator it is pinned, so that copies run behind the computation. On the CPU, where
@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace floe::shard {
+namespace floe::nn {
 
 // Not initialised. `device`: where the values come from and go to.
 at::Tensor store_empty(std::int64_t numel, c10::ScalarType dtype, c10::Device device);
@@ -18,4 +18,4 @@ at::Tensor store_empty(std::int64_t numel, c10::ScalarType dtype, c10::Device de
 // What this process holds in the store now.
 std::int64_t stored_bytes();
 
-}  // namespace floe::shard
+}  // namespace floe::nn
