@@ -114,6 +114,28 @@ TEST_RANKS(Dtypes, AReductionInAnotherDtype, 2) {
   sharded.engine->remove_observer(&types);
 }
 
+void check_eight_bit(at::ScalarType dtype, const std::string& name) {
+  shard::ShardOptions given = configured(), other = configured();
+  given.frozen.dtype = dtype;
+  other.frozen.dtype = dtype == at::kChar ? at::kFloat8_e4m3fn : at::kChar;
+  test::ShardedModel sharded(kSize, given);
+  CollectiveTypes types(given);
+  sharded.engine->add_observer(&types);
+  sharded.step(2, 8);
+  sharded.engine->remove_observer(&types);
+  types.check();
+  check_dtypes(*sharded.engine, *sharded.optimizer, given);
+  EXPECT_NE(types.line().find("all-gathers in " + name), std::string::npos) << types.line();
+  EXPECT_NE(dtype_line(*sharded.engine, *sharded.optimizer).find(name), std::string::npos);
+  const std::string wrong =
+      shard_error([&] { check_dtypes(*sharded.engine, *sharded.optimizer, other); });
+  EXPECT_NE(wrong.find("is stored in " + name + ", but strategy.frozen.dtype is "),
+            std::string::npos)
+      << wrong;
+}
+TEST_RANKS(Dtypes, FrozenMatricesInInt8, 2) { check_eight_bit(at::kChar, "int8"); }
+TEST_RANKS(Dtypes, FrozenMatricesInFp8, 2) { check_eight_bit(at::kFloat8_e4m3fn, "fp8"); }
+
 TEST_RANKS(Dtypes, FrozenStorageAndBuffers, 1) {
   test::ShardedModel sharded(kSize, configured());
   shard::ShardOptions other = configured();
@@ -122,6 +144,12 @@ TEST_RANKS(Dtypes, FrozenStorageAndBuffers, 1) {
       shard_error([&] { check_dtypes(*sharded.engine, *sharded.optimizer, other); });
   EXPECT_NE(frozen.find("is stored in bf16, but strategy.frozen.dtype is fp32"), std::string::npos)
       << frozen;
+  other.frozen.dtype = at::kChar;
+  const std::string matrices =
+      shard_error([&] { check_dtypes(*sharded.engine, *sharded.optimizer, other); });
+  EXPECT_NE(matrices.find("is stored in bf16, but strategy.frozen.dtype is int8"),
+            std::string::npos)
+      << matrices;
 
   sharded.model().register_buffer("late", at::zeros({3}, at::kDouble));
   const std::string buffer =

@@ -26,6 +26,7 @@ struct Case {
   Strategy strategy = Strategy::full_shard;
   Residency residency = Residency::sharded;
   bool bf16 = false;
+  std::optional<at::ScalarType> frozen;
   bool offload = false;
   std::vector<std::string> checkpointing;
   int prefetch = 1;
@@ -81,6 +82,16 @@ std::vector<Case> cases() {
     large.prefetch = 2;
     all.push_back(large);
   }
+  // And with frozen matrices in 8 bits, the types and the places of slices in turn.
+  const std::size_t plain = all.size();
+  for (std::size_t i = 0; i < plain; ++i) {
+    Case c = all[i];
+    if (c.trainable == std::vector<std::string>{"*"}) continue;
+    c.frozen = i % 2 == 0 ? at::kChar : at::kFloat8_e4m3fn;
+    c.offload = i % 4 < 2;
+    c.name += str(", frozen in ", c10::toString(*c.frozen), c.offload ? ", in host memory" : "");
+    all.push_back(c);
+  }
   return all;
 }
 
@@ -99,6 +110,7 @@ struct Training {
     options.hybrid_shard_size = 2;
     options.trainable = c.trainable;
     options.frozen.residency = c.residency;
+    options.frozen.dtype = c.frozen;
     options.activation_checkpointing = c.checkpointing;
     options.prefetch = c.prefetch;
     options.unit_strategies = c.unit_strategies;

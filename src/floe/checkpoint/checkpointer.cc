@@ -80,6 +80,7 @@ struct Checkpointer::State {
     run.content = options.config.content;
     for (const FileTensor& tensor : options.foreign.trained)
       for (const FileRun& part : tensor.runs) run.frozen_too.insert(part.parameter);
+    check_savable(run);
     if (options.foreign.trained.empty())
       options.foreign.trained = own_file_tensors(run.engine->plan());
     if (world().rank() == 0) remove_leftovers(folder);

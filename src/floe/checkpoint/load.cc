@@ -8,6 +8,7 @@
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/nn/load.h"
+#include "floe/shard/fill.h"
 
 namespace floe::checkpoint {
 namespace {
@@ -163,7 +164,7 @@ void load(const SavedState& saved, const RunState& run, const Loadable& what) {
   const at::AutoGradMode grad_off(false);
   activate_saved_set(saved, run);
   for (const auto& group : run.engine->groups()) {
-    read_pieces(*group, *saved.weights, group->values());
+    shard::read_group(*group, *saved.weights);
     group->values_changed();
   }
   if (what.has_ema)

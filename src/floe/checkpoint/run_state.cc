@@ -30,6 +30,12 @@ Elements share_of(const FlatGroup& group, int rank, std::int64_t used, Share sha
   return {used * replica / copies, used * (replica + 1) / copies};
 }
 
+// Whether its checkpoints have the parameter.
+bool has(const RunState& state, const shard::PlannedParameter& parameter) {
+  return parameter.trainable || state.content == Content::full ||
+         state.frozen_too.contains(parameter.name);
+}
+
 class Collector {
  public:
   Collector(const RunState& state, Share share) : state_(state), share_(share) {}
@@ -40,7 +46,7 @@ class Collector {
       const auto found = std::find(trainable.begin(), trainable.end(), group.get());
       if (found != trainable.end())
         add_trainable(*group, static_cast<std::size_t>(found - trainable.begin()));
-      else
+      else if (!group->plan().eight_bit())
         add(*group, {"model"}, "", group->values(), true);
     }
     return std::move(tensors_);
@@ -78,10 +84,7 @@ class Collector {
     }
   }
 
-  bool wanted(const shard::PlannedParameter& parameter) const {
-    return parameter.trainable || state_.content == Content::full ||
-           state_.frozen_too.contains(parameter.name);
-  }
+  bool wanted(const shard::PlannedParameter& parameter) const { return has(state_, parameter); }
 
   void add(const FlatGroup& group, const std::vector<std::string>& above, const std::string& below,
            const at::Tensor& slice, bool with_other_names) {
@@ -139,7 +142,19 @@ pickle::Value setting(const nlohmann::ordered_json& value) {
 
 std::string StateTensor::name() const { return join(path, "."); }
 
+void check_savable(const RunState& state) {
+  for (const auto& group : state.engine->plan().groups)
+    for (const std::size_t p : group.parameters) {
+      const shard::PlannedParameter& parameter = state.engine->plan().parameters[p];
+      require<ConfigError>(!group.eight_bit() || !has(state, parameter), "'", parameter.name,
+                           "' is stored in 8 bits (strategy.frozen.dtype), so a checkpoint cannot "
+                           "have it as it was read; save with checkpoint.content: trainable, which "
+                           "names the frozen files, and put both together with floe export");
+    }
+}
+
 std::vector<StateTensor> state_tensors(const RunState& state, Share share) {
+  check_savable(state);
   return Collector(state, share).collect();
 }
 

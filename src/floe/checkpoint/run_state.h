@@ -62,6 +62,9 @@ enum class Share {
   held,  // all that it holds, replica or not
 };
 
+// Throws ConfigError for content that cannot be written: frozen matrices that are stored in 8 bits.
+void check_savable(const RunState& state);
+
 // Tensors of which this rank has nothing to write are left out.
 std::vector<StateTensor> state_tensors(const RunState& state, Share share);
 std::vector<StateObject> state_objects(const RunState& state);

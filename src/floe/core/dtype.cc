@@ -16,7 +16,7 @@ constexpr std::array<Row, 12> kRows{{
     {DType::f32, 4, "fp32", "float32", "F32"},
     {DType::f16, 2, "fp16", "float16", "F16"},
     {DType::bf16, 2, "bf16", "bfloat16", "BF16"},
-    {DType::f8_e4m3, 1, "fp8_e4m3", "float8_e4m3fn", "F8_E4M3"},
+    {DType::f8_e4m3, 1, "fp8", "float8_e4m3fn", "F8_E4M3"},
     {DType::f8_e5m2, 1, "fp8_e5m2", "float8_e5m2", "F8_E5M2"},
     {DType::i64, 8, "int64", "i64", "I64"},
     {DType::i32, 4, "int32", "i32", "I32"},

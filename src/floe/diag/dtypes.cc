@@ -6,6 +6,7 @@
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
+#include "floe/kernels/eight_bit.h"
 #include "floe/plan/strategy_options.h"
 
 namespace floe::diag {
@@ -34,9 +35,24 @@ void check(const std::string& what, c10::ScalarType real, const char* key, Wante
   if (!fits(real, wanted)) throw ShardError(mismatch(what, real, key, *wanted));
 }
 
+void check_frozen(const shard::FlatGroup& group, const shard::ShardOptions& configured) {
+  const auto stored = group.stored_dtype();
+  const std::string what = str("frozen group '", group.name(), "' is stored");
+  Wanted wanted = configured.frozen.dtype;
+  const char* key = wanted ? "strategy.frozen.dtype" : kParam;
+  bool matrices = false;
+  for (std::size_t i = 0; i < group.plan().parameters.size(); ++i)
+    matrices = matrices || group.parameter(i).is_matrix;
+  // 8 bits are for matrices; the rest is stored as it is used.
+  if (!wanted || (kernels::is_eight_bit(*wanted) && !matrices))
+    wanted = configured.mixed_precision.param;
+  if (wanted && (at::isFloatingType(stored) || group.plan().eight_bit()) && stored != *wanted)
+    throw ShardError(mismatch(what, stored, key, *wanted));
+}
+
 void check_group(const shard::FlatGroup& group, const shard::ShardOptions& configured) {
   const auto& mixed = configured.mixed_precision;
-  const auto stored = group.shard().scalar_type();
+  const auto stored = group.stored_dtype();
   const std::string name = str("group '", group.name(), "'");
   for (std::size_t i = 0; i < group.plan().parameters.size(); ++i)
     check(str("parameter '", group.parameter(i).name, "' of ", name, " computes"),
@@ -54,11 +70,8 @@ void check_group(const shard::FlatGroup& group, const shard::ShardOptions& confi
       require<ShardError>(group.gradient().scalar_type() == stored, "the gradient of ", name,
                           " is in ", name_of(group.gradient().scalar_type()), ", but its slice in ",
                           name_of(stored));
-  } else if (configured.frozen.dtype) {
-    check(str("frozen ", name, " is stored"), stored, "strategy.frozen.dtype",
-          configured.frozen.dtype);
   } else {
-    check(str("frozen ", name, " is stored"), stored, kParam, mixed.param);
+    check_frozen(group, configured);
   }
 }
 
@@ -104,7 +117,7 @@ std::string dtype_line(const shard::Engine& engine, const optim::Optimizer& opti
     (group->plan().active      ? trainable
      : group->plan().trainable ? resting
                                : frozen)
-        .insert(group->shard().scalar_type());
+        .insert(group->stored_dtype());
     whole.insert(group->leaf(0).scalar_type());
   }
   for (std::size_t g = 0; g < engine.trainable_groups().size(); ++g)
@@ -134,7 +147,8 @@ void CollectiveTypes::on(const shard::Event& event) {
   const bool gathers =
       event.kind == shard::Event::Kind::gather || event.kind == shard::Event::Kind::prefetch;
   const Wanted wanted = gathers ? mixed_.param : mixed_.reduce;
-  if (problem_.empty() && !fits(event.dtype, wanted))
+  const bool as_stored = gathers && kernels::is_eight_bit(event.dtype);
+  if (problem_.empty() && !as_stored && !fits(event.dtype, wanted))
     problem_ = mismatch(str("group '", event.group, "' is ", gathers ? "gathered" : "reduced"),
                         event.dtype, gathers ? kParam : kReduce, *wanted);
 }

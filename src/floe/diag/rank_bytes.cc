@@ -13,7 +13,7 @@ std::vector<RankBytes> rank_bytes(const shard::ShardPlan& plan) {
         real += piece.numel;
       const auto element = static_cast<std::int64_t>(c10::elementSize(group.storage_dtype));
       (group.trainable ? bytes.trainable_bytes : bytes.frozen_bytes) += group.shard_bytes();
-      bytes.padding_bytes += group.shard_bytes() - real * element;
+      bytes.padding_bytes += (group.layout.shard_numel() - real) * element;
     }
   }
   return ranks;

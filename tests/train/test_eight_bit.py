@@ -1,0 +1,74 @@
+"""Frozen matrices in 8 bits through `floe train`: close to the goldens, the same on any number of ranks and
+under any strategy, and resumed like any other run."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from running import FLOE, environment
+
+KEYS = ("loss_laion", "loss_mmc4", "grad_norm")
+
+
+def losses(run):
+    return [[step[key] for key in KEYS] for step in run.steps()]
+
+
+@pytest.mark.parametrize("dtype, apart", [("int8", 0.01), ("fp8", 0.05)])
+def test_every_strategy_and_number_of_ranks_computes_the_same(train, golden, dtype, apart):
+    exact = train(golden("neox_x2"), name="exact")
+    ways = [
+        (1, "strategy=full_shard"), (2, "strategy=full_shard"), (3, "strategy=shard_grad_op"),
+        (2, "strategy=no_shard"), (2, "strategy=cpu_offload"), (2, "strategy.frozen.residency=resident"),
+    ]
+    first = None
+    for i, (ranks, way) in enumerate(ways):
+        run = train(golden("neox_x2"), way, f"strategy.frozen.dtype={dtype}", ranks=ranks, name=f"way{i}")
+        first = first or losses(run)
+        for step, expected, plain in zip(losses(run), first, losses(exact)):
+            assert step == pytest.approx(expected, rel=1e-5), way
+            assert step[:2] == pytest.approx(plain[:2], rel=apart)
+    assert first != losses(exact), "8 bits must show"
+
+
+def test_a_run_in_two_parts_equals_one_in_one_part(train, golden):
+    config = golden("opt_x1")
+    words = ("strategy.frozen.dtype=fp8", "checkpoint.every_steps=2", "checkpoint.keep=null")
+    whole = train(config, *words, name="whole", ranks=2)
+    first = train(config, *words, name="parts", ranks=2)
+    for step in (4, 5):
+        shutil.rmtree(first.folder / "checkpoints" / f"step_{step}")
+    again = train(config, *words, name="parts", ranks=2)
+    assert "step_2" in again.stderr
+    assert losses(again) == losses(whole)
+
+
+def test_a_full_checkpoint_of_another_run_can_be_gone_on_from(train, golden, tmp_path):
+    """Its frozen matrices are stored in 8 bits then, as those of the files would be."""
+    full = train(golden("neox_x2"), "checkpoint.content=full", "checkpoint.every_steps=2", "checkpoint.keep=null",
+                 name="full")
+    path = full.folder / "checkpoints" / "step_2"
+    eight = ("strategy.frozen.dtype=int8", f"run.resume={path}")
+    runs = [train(golden("neox_x2"), *eight, ranks=ranks, name=f"eight{ranks}") for ranks in (1, 3)]
+    assert runs[0].values("step") == [3, 4, 5]
+    for one, other, plain in zip(losses(runs[0]), losses(runs[1]), losses(full)[2:]):
+        assert one == pytest.approx(other, rel=1e-5)
+        assert one[:2] == pytest.approx(plain[:2], rel=0.01)
+
+
+def test_the_plan_knows_what_is_held_and_moved(write, golden):
+    def plan(*words):
+        done = subprocess.run(
+            [FLOE, "plan", write(golden("neox_x2")), "world=2", *words, "--json"], capture_output=True, text=True,
+            env=environment(),
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    plain, eight = plan(), plan("strategy.frozen.dtype=int8")
+    of_matrices = [group for group in eight["groups"] if group["storage_dtype"] == "int8"]
+    assert of_matrices and all(group["name"].endswith("frozen int8") for group in of_matrices)
+    assert all(group["moved_bytes"] == 2 * group["shard_bytes"] for group in of_matrices)
+    assert eight["moves"]["all_gathered_bytes"] < 0.7 * plain["moves"]["all_gathered_bytes"]
+    assert eight["holds"]["frozen_shard_bytes"] < 0.7 * plain["holds"]["frozen_shard_bytes"]
