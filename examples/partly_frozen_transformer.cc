@@ -59,8 +59,7 @@ Outcome train(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& w
     const at::Tensor loss = models::next_token_loss(nn::call(*model, ids), ids);
     loss.backward();
     const auto all = engine->agree(true, std::vector<double>{loss.item<double>()});
-    optim::clip_by_norm(*engine, all.gradient_norm, 1.0);
-    optimizer.step(3e-3);
+    optimizer.step(3e-3, optim::clip_factor(all.gradient_norm, 1.0));
     engine->clear_gradients();
     outcome.last_loss = all.sums[0] / world->size();
     if (step == 1) outcome.first_loss = outcome.last_loss;

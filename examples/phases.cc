@@ -13,10 +13,10 @@
 #include "floe/comm/world.h"
 #include "floe/core/bytes.h"
 #include "floe/diag/memory_counter.h"
+#include "floe/nn/host_store.h"
 #include "floe/nn/layers.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
-#include "floe/shard/host_store.h"
 
 using namespace floe;
 
@@ -66,7 +66,7 @@ void turn(const std::string& what, shard::Engine& engine, optim::Optimizer& opti
     std::printf("  %-18s %6.3f -> %.3f %13s %16s %12s\n", what.c_str(), first, last,
                 format_bytes(memory.peak_bytes()).c_str(),
                 format_bytes(optimizer.state_bytes()).c_str(),
-                format_bytes(shard::stored_bytes()).c_str());
+                format_bytes(nn::stored_bytes()).c_str());
 }
 
 void title(const comm::World& world, const char* text) {

@@ -69,8 +69,8 @@ void check_cases(const std::string& name) {
     const bool immediate = masked && rule["only_attend_immediate_media"].get<bool>();
     const auto segments =
         std::make_shared<const nn::Segments>(batch.sequence_offsets, at::Tensor(), at::kCPU);
-    const auto plan =
-        std::make_shared<const models::MediaPlan>(batch, segments, times, immediate, at::kCPU);
+    const auto plan = std::make_shared<const models::MediaPlan>(
+        batch, segments, times, models::MediaPlan::Rule{immediate}, at::kCPU);
     EXPECT_FALSE(plan->needs_zero_image());
 
     const at::Tensor tokens = x.flatten(0, 1), encoded = media.flatten(0, 1);
@@ -103,9 +103,10 @@ TEST(GatedCases, RowsOfDifferentLengthStayApart) {
   const auto look = [&](const PackedBatch& batch, const at::Tensor& x, const at::Tensor& seen) {
     const auto segments =
         std::make_shared<const nn::Segments>(batch.sequence_offsets, at::Tensor(), at::kCPU);
-    return gate->forward(x, seen,
-                         std::make_shared<const models::MediaPlan>(
-                             batch, segments, models::media_times(batch, 1), true, at::kCPU));
+    return gate->forward(
+        x, seen,
+        std::make_shared<const models::MediaPlan>(batch, segments, models::media_times(batch, 1),
+                                                  models::MediaPlan::Rule(), at::kCPU));
   };
   for (std::size_t row = 0; row < lengths.size(); ++row) {
     texts.push_back(at::randn({lengths[row], 48}));

@@ -7,6 +7,7 @@
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/nn/layers.h"
+#include "tests/support/ranks.h"
 
 namespace floe::optim {
 namespace {
@@ -23,7 +24,7 @@ struct Pair : nn::Module {
 std::shared_ptr<shard::Engine> engine_of(int rank, int world,
                                          std::vector<std::string> trainable = {"*"}) {
   shard::ShardOptions options;
-  options.world = comm::World::fake(rank, world);
+  options.world = comm::World::fake(rank, world, test::device());
   options.trainable = std::move(trainable);
   return shard::fully_shard(std::make_shared<Pair>(), {.units = {"Linear"}}, options);
 }
@@ -57,7 +58,7 @@ TEST(Ema, InPlaceExchangesAndGivesBack) {
   ema.update();
   const at::Tensor trained = values.clone(), average = ema.slice(0).clone();
   ASSERT_FALSE(trained.equal(average));
-  const at::Tensor x = at::ones({2, 5});
+  const at::Tensor x = at::ones({2, 5}).to(test::device());
   const at::AutoGradMode grad_off(false);
   auto& model = dynamic_cast<Pair&>(engine->model());
   const at::Tensor before = nn::call(model, x);

@@ -20,6 +20,7 @@
 #include "floe/nn/autocast.h"
 #include "floe/nn/hooked.h"
 #include "floe/optim/optimizer.h"
+#include "floe/shard/agreement.h"
 #include "tests/support/counter.h"
 #include "tests/support/ranks.h"
 
@@ -83,6 +84,11 @@ TEST(Policy, ThatMatchesNothingIsAnErrorWithNearNames) {
   EXPECT_NE(config_error([&] { unit_names({}, options); }).find("did you mean 'Attention'"),
             std::string::npos);
   options.activation_checkpointing.clear();
+  options.kept_activations.products = true;
+  EXPECT_EQ(config_error([&] { unit_names({}, options); }),
+            "strategy.activations says what checkpointed modules keep, but none is checkpointed; "
+            "name some in strategy.activation_checkpointing");
+  options.kept_activations.products = false;
   options.unit_strategies = {{"DecoderLayr", shard::Strategy::no_shard}};
   EXPECT_NE(config_error([&] {
               unit_names({.units = {"DecoderLayer"}}, options);
@@ -93,6 +99,20 @@ TEST(Policy, ThatMatchesNothingIsAnErrorWithNearNames) {
   options.hybrid_shard_size = 3;
   EXPECT_NE(config_error([&] { unit_names({}, options); }).find("does not divide the 2 ranks"),
             std::string::npos);
+}
+
+TEST(Policy, RanksCompareWhatIsKept) {
+  models::Transformer model(kSize);
+  shard::ShardOptions options;
+  options.activation_checkpointing = {"DecoderLayer"};
+  const auto plan = shard::make_plan(model, {.units = {"DecoderLayer"}}, options, 2);
+  const auto has = [&](const std::string& line) {
+    const auto lines = shard::agreed_lines(plan, options);
+    return std::find(lines.begin(), lines.end(), line) != lines.end();
+  };
+  EXPECT_TRUE(has("kept of checkpointed modules: inputs"));
+  options.kept_activations = {.products = true, .in_host = true};
+  EXPECT_TRUE(has("kept of checkpointed modules: inputs and products in host memory"));
 }
 
 TEST(Policy, StrategyPerUnit) {

@@ -35,6 +35,7 @@ struct Scenario {
   bool sync_every_micro_step = true;
   std::vector<std::string> units{"DecoderLayer"};
   bool mixed = false;
+  nn::KeptActivations kept;  // of what is checkpointed
 };
 
 std::vector<Way> ways(int world) {
@@ -80,6 +81,18 @@ std::vector<Scenario> scenarios() {
   checkpointed.recipe.size.dropout = 0.2;
   checkpointed.checkpointing = {"DecoderLayer"};
   all.push_back(checkpointed);
+  const nn::KeptActivations products{.products = true};
+  const nn::KeptActivations in_host{.in_host = true, .in_host_from = 0};
+  const nn::KeptActivations products_in_host{.products = true, .in_host = true, .in_host_from = 0};
+  Scenario kept{"checkpointed, products kept", checkpointed.recipe, {"DecoderLayer"}};
+  kept.kept = products;
+  all.push_back(kept);
+  Scenario away{"checkpointed, inputs in host memory", checkpointed.recipe, {"DecoderLayer"}};
+  away.kept = in_host;
+  all.push_back(away);
+  Scenario both{"checkpointed, all trainable, products in host memory", base, {"DecoderLayer"}};
+  both.kept = products_in_host;
+  all.push_back(both);
   Scenario inside{"checkpointed inside units", base};
   inside.recipe.size.dropout = 0.2;
   inside.checkpointing = {"Attention"};
@@ -100,12 +113,27 @@ std::vector<Scenario> scenarios() {
   bf16_all.mixed = true;
   bf16_all.checkpointing = {"DecoderLayer"};
   all.push_back(bf16_all);
+  Scenario bf16_kept = bf16_all;
+  bf16_kept.name = "mixed precision, products of nested units in host memory";
+  bf16_kept.units = {"DecoderLayer", "Attention", "Linear"};
+  bf16_kept.kept = products_in_host;
+  all.push_back(bf16_kept);
   Scenario clipped{"clipped", base};
   clipped.recipe.clip = 0.5;
   all.push_back(clipped);
   Scenario nested{"nested units", base};
   nested.units = {"DecoderLayer", "Attention", "Linear"};
   all.push_back(nested);
+  Scenario int8{"frozen in int8", mixed.recipe};
+  int8.recipe.frozen_dtype = at::kChar;
+  all.push_back(int8);
+  Scenario fp8{"frozen in fp8, mixed precision, tied, checkpointed", mixed.recipe};
+  fp8.recipe.frozen_dtype = at::kFloat8_e4m3fn;
+  fp8.recipe.param_dtype = at::kBFloat16;
+  fp8.recipe.size.tied = true;
+  fp8.mixed = true;
+  fp8.checkpointing = {"DecoderLayer"};
+  all.push_back(fp8);
   return all;
 }
 
@@ -128,8 +156,10 @@ void check(const Way& way, Scenario scenario, const std::shared_ptr<comm::World>
   options.cpu_offload = way.cpu_offload;
   options.prefetch = way.prefetch;
   options.frozen.residency = way.residency;
+  options.frozen.dtype = recipe.frozen_dtype;
   options.trainable = recipe.trainable;
   options.activation_checkpointing = scenario.checkpointing;
+  options.kept_activations = scenario.kept;
   options.seed = recipe.seed;
   if (scenario.mixed) {
     options.mixed_precision.param = at::kBFloat16;
@@ -183,8 +213,8 @@ void check(const Way& way, Scenario scenario, const std::shared_ptr<comm::World>
     EXPECT_TRUE(agreement.finite);
     EXPECT_NEAR(agreement.gradient_norm, expected.gradient_norm,
                 (scenario.mixed ? 1e-2 : 1e-5) * expected.gradient_norm);
-    if (recipe.clip) optim::clip_by_norm(*engine, agreement.gradient_norm, *recipe.clip);
-    optimizer.step(recipe.lr);
+    optimizer.step(recipe.lr,
+                   recipe.clip ? optim::clip_factor(agreement.gradient_norm, *recipe.clip) : 1.0);
     engine->clear_gradients();
   }
   double moved = 0;
@@ -214,7 +244,8 @@ void check(const Way& way, Scenario scenario, const std::shared_ptr<comm::World>
 }
 
 // Every way with every scenario under FLOE_LONG; else a third of them, another third for each world
-// size, so that one run of all world sizes meets every pair.
+// size, so that one run of all world sizes meets every pair. Of 8 bits every pair: where slices cut rows
+// differs in each.
 void check_all() {
   auto world = test::join_world();
   const bool everything = std::getenv("FLOE_LONG") != nullptr;
@@ -223,7 +254,7 @@ void check_all() {
   for (std::size_t w = 0; w < all_ways.size(); ++w)
     for (std::size_t s = 0; s < all_scenarios.size(); ++s)
       if (everything || (w + s + static_cast<std::size_t>(world->size())) % 3 == 0 ||
-          all_ways[w].reorders)
+          all_ways[w].reorders || all_scenarios[s].recipe.frozen_dtype)
         check(all_ways[w], all_scenarios[s], world);
 }
 

@@ -13,10 +13,10 @@
 #include "floe/diag/memory_counter.h"
 #include "floe/io/open_tensors.h"
 #include "floe/io/safetensors_writer.h"
+#include "floe/nn/host_store.h"
 #include "floe/nn/layers.h"
 #include "floe/optim/ema.h"
 #include "floe/shard/engine.h"
-#include "floe/shard/host_store.h"
 #include "tests/support/counter.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
@@ -359,7 +359,7 @@ TEST(Sets, PeakIsThatOfTheSetAlone) {
       for (const Rest rest : kAllRests) {
         SCOPED_TRACE(str(name_of(strategy), ", ", name_of(rest), mixed ? ", mixed" : ""));
         const std::int64_t before = memory.current_bytes();
-        const std::int64_t stored = shard::stored_bytes();
+        const std::int64_t stored = nn::stored_bytes();
         Job job =
             job_of(world, {{"small", kSmall, rest}, {"large", kLarge, rest}}, strategy, mixed);
         for (int turn = 0; turn < 5; ++turn) {
@@ -379,8 +379,8 @@ TEST(Sets, PeakIsThatOfTheSetAlone) {
             EXPECT_LE(peak, alone[set] * 1.01) << "turn " << turn;
           }
           const bool in_store = rest == Rest::offload && turn > 0;
-          EXPECT_EQ(shard::stored_bytes() > stored, in_store || (mixed && rest == Rest::offload) ||
-                                                        (mixed && rest == Rest::drop && turn == 0))
+          EXPECT_EQ(nn::stored_bytes() > stored, in_store || (mixed && rest == Rest::offload) ||
+                                                     (mixed && rest == Rest::drop && turn == 0))
               << "turn " << turn;
         }
       }

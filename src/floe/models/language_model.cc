@@ -11,9 +11,10 @@ std::tuple<at::Tensor, at::Tensor> training_loss(LanguageModel& model,
     const auto [loss, of_token] =
         model.decoder().head()->loss(hidden, input->targets, input->target_weights, input->z_loss);
     const auto sources = static_cast<std::int64_t>(input->labels_of_source.size());
-    const at::Tensor sums = at::zeros({sources}, of_token.options())
+    // The last place is for those that are of no source.
+    const at::Tensor sums = at::zeros({sources + 1}, of_token.options())
                                 .index_add_(0, input->target_sources, of_token.detach());
-    return std::make_tuple(loss, sums);
+    return std::make_tuple(loss, sums.narrow(0, 0, sources));
   });
 }
 

@@ -19,71 +19,107 @@ at::Tensor media_times(const PackedBatch& batch, std::int64_t media_token) {
 }
 
 MediaPlan::MediaPlan(const PackedBatch& batch, std::shared_ptr<const nn::Segments> segments,
-                     const at::Tensor& times, bool only_immediate, at::Device device)
-    : segments_(std::move(segments)) {
+                     const at::Tensor& times, const Rule& rule, at::Device device)
+    : segments_(std::move(segments)), times_(times), rule_(rule), device_(device) {
   const auto* offsets = batch.sequence_offsets.const_data_ptr<std::int64_t>();
   const auto* images = batch.image_offsets.const_data_ptr<std::int64_t>();
-  const auto* time_of = times.const_data_ptr<std::int64_t>();
-  const std::int64_t zero_image = batch.num_images();
-  const auto images_of = [&](std::int64_t s) { return images[s + 1] - images[s]; };
-  const auto slots_of = [&](std::int64_t s) {
-    if (!batch.image_slots.defined()) return images_of(s);
-    return batch.image_slots.const_data_ptr<std::int64_t>()[s];
-  };
+  const auto* slots =
+      batch.image_slots.defined() ? batch.image_slots.const_data_ptr<std::int64_t>() : nullptr;
+  const auto* time_of = times_.const_data_ptr<std::int64_t>();
+  zero_image_ = images[batch.num_sequences()];
+  needs_zero_image_ = zero_image_ == 0;
 
   std::vector<std::int64_t> image_of_token(static_cast<std::size_t>(batch.num_tokens()), -1);
-  bool one_each = only_immediate && !device.is_cpu();
+  bool one_each = rule_.only_immediate && !device.is_cpu();
+  for (std::int64_t s = 0; s < batch.num_sequences(); ++s) {
+    const std::int64_t own = images[s + 1] - images[s];
+    const Page page{offsets[s], offsets[s + 1] - offsets[s], images[s], own,
+                    slots ? slots[s] : own};
+    for (std::int64_t t = page.first_token; t < page.first_token + page.tokens; ++t) {
+      const Sight sight = sight_of(page, time_of[t]);
+      if (sight == Sight::nothing) continue;
+      needs_zero_image_ = needs_zero_image_ || sees_zero_image(page, time_of[t]);
+      one_each = one_each && sight == Sight::rule;
+      const std::int64_t slot = time_of[t] - 1;
+      if (one_each)
+        image_of_token[static_cast<std::size_t>(t)] =
+            slot < own ? page.first_image + slot : zero_image_;
+    }
+    pages_.push_back(page);
+  }
+  if (one_each) pack(image_of_token);
+}
+
+MediaPlan::Sight MediaPlan::sight_of(const Page& page, std::int64_t time) const {
+  if (page.slots == 0 || (rule_.only_immediate && time == 0)) return Sight::nothing;
+  const bool all_alike = rule_.only_immediate ? time > page.slots : time == 0;
+  return all_alike ? Sight::everything : Sight::rule;
+}
+
+bool MediaPlan::sees(const Page& page, std::int64_t time, std::int64_t slot) const {
+  if (slot >= page.slots) return false;
+  if (sight_of(page, time) == Sight::everything) return true;
+  return rule_.only_immediate ? slot + 1 == time : slot + 1 <= time;
+}
+
+bool MediaPlan::sees_zero_image(const Page& page, std::int64_t time) const {
+  const std::int64_t last =
+      sight_of(page, time) == Sight::everything ? page.slots : std::min(time, page.slots);
+  return last > page.images;
+}
+
+const std::vector<MediaPlan::Bucket>& MediaPlan::buckets() const {
+  if (!buckets_) buckets_ = lay_out();
+  return *buckets_;
+}
+
+std::vector<MediaPlan::Bucket> MediaPlan::lay_out() const {
+  const auto* time_of = times_.const_data_ptr<std::int64_t>();
+  std::vector<Bucket> buckets;
   for (const nn::Bucket& rows : segments_->buckets()) {
+    const auto page_of = [&](std::int64_t row) -> const Page& {
+      return pages_[static_cast<std::size_t>(rows.sequences[static_cast<std::size_t>(row)])];
+    };
     Bucket bucket;
-    for (const std::int64_t s : rows.sequences) bucket.slots = std::max(bucket.slots, slots_of(s));
-    at::Tensor index = at::full({rows.rows * bucket.slots}, zero_image, at::kLong);
+    for (std::int64_t row = 0; row < rows.rows; ++row)
+      bucket.slots = std::max(bucket.slots, page_of(row).slots);
+    // Slots that nobody looks at still need some image behind them.
+    at::Tensor index =
+        at::full({rows.rows * bucket.slots}, needs_zero_image_ ? zero_image_ : 0, at::kLong);
     at::Tensor sees = at::ones({rows.rows, 1, rows.length, bucket.slots}, at::kBool);
     at::Tensor blind = at::zeros({rows.rows, rows.length, 1}, at::kBool);
     at::Tensor even = at::zeros_like(blind);
     bool any_hidden = false, any_blind = false, any_even = false;
     for (std::int64_t row = 0; row < rows.rows; ++row) {
-      const std::int64_t s = rows.sequences[static_cast<std::size_t>(row)];
-      const std::int64_t own = images_of(s), slots = slots_of(s);
+      const Page& page = page_of(row);
       auto* image = index.mutable_data_ptr<std::int64_t>() + row * bucket.slots;
-      for (std::int64_t i = 0; i < own; ++i) image[i] = images[s] + i;
-      for (std::int64_t i = 0; i < offsets[s + 1] - offsets[s]; ++i) {
-        const std::int64_t place = row * rows.length + i, time = time_of[offsets[s] + i];
-        if (slots == 0 || (only_immediate && time == 0)) {
+      for (std::int64_t i = 0; i < page.images; ++i) image[i] = page.first_image + i;
+      for (std::int64_t i = 0; i < page.tokens; ++i) {
+        const std::int64_t place = row * rows.length + i, time = time_of[page.first_token + i];
+        const Sight sight = sight_of(page, time);
+        if (sight == Sight::nothing) {
           blind.mutable_data_ptr<bool>()[place] = any_blind = true;
           continue;
         }
-        const bool all_alike = only_immediate ? time > slots : time == 0;
-        one_each = one_each && !all_alike;
-        if (all_alike) even.mutable_data_ptr<bool>()[place] = any_even = true;
+        if (sight == Sight::everything) even.mutable_data_ptr<bool>()[place] = any_even = true;
         for (std::int64_t slot = 0; slot < bucket.slots; ++slot) {
-          const bool in_rule = only_immediate ? slot + 1 == time : slot + 1 <= time;
-          const bool seen = slot < slots && (all_alike || in_rule);
-          if (seen)
-            image_of_token[static_cast<std::size_t>(offsets[s] + i)] =
-                slot < own ? images[s] + slot : zero_image;
+          const bool seen = this->sees(page, time, slot);
           sees.mutable_data_ptr<bool>()[place * bucket.slots + slot] = seen;
           any_hidden = any_hidden || !seen;
-          needs_zero_image_ = needs_zero_image_ || (seen && slot >= own);
         }
       }
     }
-    // Slots that nobody looks at still need some image behind them.
-    bucket.images = index;
-    if (any_hidden) bucket.sees = to_device(sees, device);
-    if (any_blind) bucket.blind = to_device(blind, device);
-    if (any_even) bucket.even = to_device(even, device);
-    buckets_.push_back(std::move(bucket));
+    bucket.images = to_device(index, device_);
+    if (any_hidden) bucket.sees = to_device(sees, device_);
+    if (any_blind) bucket.blind = to_device(blind, device_);
+    if (any_even) bucket.even = to_device(even, device_);
+    buckets.push_back(std::move(bucket));
   }
-  needs_zero_image_ = needs_zero_image_ || zero_image == 0;
-  for (Bucket& bucket : buckets_) {
-    if (!needs_zero_image_) bucket.images.masked_fill_(bucket.images.eq(zero_image), 0);
-    bucket.images = to_device(bucket.images, device);
-  }
-  if (one_each) pack(image_of_token, zero_image + (needs_zero_image_ ? 1 : 0), device);
+  return buckets;
 }
 
-void MediaPlan::pack(const std::vector<std::int64_t>& image_of_token, std::int64_t num_images,
-                     at::Device device) {
+void MediaPlan::pack(const std::vector<std::int64_t>& image_of_token) {
+  const std::int64_t num_images = zero_image_ + (needs_zero_image_ ? 1 : 0);
   std::vector<int> tokens{0}, images_before{0};
   std::vector<std::int64_t> images;
   std::int64_t longest = 0;
@@ -96,13 +132,38 @@ void MediaPlan::pack(const std::vector<std::int64_t>& image_of_token, std::int64
     longest = std::max(longest, static_cast<std::int64_t>(end - first));
   }
   if (images.empty()) return;
+  if (rule_.rounded) {
+    // As many as there can be: one for each image, and for each page the text before its first image and
+    // that behind its last. Those without a token look at nothing.
+    const std::size_t spans = 2 * pages_.size() + static_cast<std::size_t>(zero_image_);
+    tokens.resize(spans + 1, tokens.back());
+    images_before.resize(spans + 1, images_before.back());
+    longest = segments_->longest();
+  }
   bool as_they_are = static_cast<std::int64_t>(images.size()) == num_images;
   for (std::size_t i = 0; i < images.size(); ++i)
     as_they_are = as_they_are && images[i] == static_cast<std::int64_t>(i);
   packed_.emplace();
-  packed_->tokens = {to_device(at::tensor(tokens, at::kInt), device), longest};
-  packed_->image_offsets = to_device(at::tensor(images_before, at::kInt), device);
-  if (!as_they_are) packed_->images = to_device(at::tensor(images, at::kLong), device);
+  packed_->tokens = {to_device(at::tensor(tokens, at::kInt), device_), longest};
+  packed_->image_offsets = to_device(at::tensor(images_before, at::kInt), device_);
+  if (!as_they_are) packed_->images = to_device(at::tensor(images, at::kLong), device_);
+}
+
+void MediaPlan::add_parts(nn::BatchParts& parts) const {
+  parts.add(packed_.has_value());
+  if (packed_) {
+    parts.add(packed_->tokens.longest);
+    for (const at::Tensor& tensor :
+         {packed_->tokens.offsets, packed_->image_offsets, packed_->images})
+      parts.add(tensor);
+  }
+  parts.add(buckets_.has_value());
+  if (!buckets_) return;
+  for (const Bucket& bucket : *buckets_) {
+    parts.add(bucket.slots);
+    for (const at::Tensor& tensor : {bucket.images, bucket.sees, bucket.blind, bucket.even})
+      parts.add(tensor);
+  }
 }
 
 }  // namespace floe::models

@@ -40,27 +40,53 @@ class MediaPlan {
     at::Tensor images;         // which ones, in this order; undefined: all, as they are
   };
 
-  // `batch` on the CPU. `times` [N] overrides what the ids say (generation goes on without the ids of
-  // the prompt); undefined: from the ids.
+  struct Rule {
+    bool only_immediate = true;
+    // The number of spans and the longest of them are as large as they can be, so that they follow from the
+    // batch's size.
+    bool rounded = false;
+  };
+  // `batch` and `times` [N] on the CPU. Images are counted by the batch's offsets.
   MediaPlan(const PackedBatch& batch, std::shared_ptr<const nn::Segments> segments,
-            const at::Tensor& times, bool only_immediate, at::Device device);
+            const at::Tensor& times, const Rule& rule, at::Device device);
 
-  const std::vector<Bucket>& buckets() const { return buckets_; }
+  // For attention with padding: made when it is first asked for.
+  const std::vector<Bucket>& buckets() const;
   const nn::Segments& segments() const { return *segments_; }
   // Null on the CPU and where some token looks at more than one image.
   const Packed* packed() const { return packed_ ? &*packed_ : nullptr; }
   // Whether a zero image stands behind the batch's own images.
   bool needs_zero_image() const { return needs_zero_image_; }
 
- private:
-  std::shared_ptr<const nn::Segments> segments_;
-  // From the image that each token looks at, -1 for none.
-  void pack(const std::vector<std::int64_t>& image_of_token, std::int64_t num_images,
-            at::Device device);
+  // Without those of the segments; with buckets if they have been made.
+  void add_parts(nn::BatchParts& parts) const;
+  void make_buckets() const { buckets(); }
 
-  std::vector<Bucket> buckets_;
-  std::optional<Packed> packed_;
+ private:
+  // What the text of one sequence can look at.
+  struct Page {
+    std::int64_t first_token = 0, tokens = 0;
+    std::int64_t first_image = 0, images = 0, slots = 0;
+  };
+  enum class Sight { nothing, rule, everything };
+
+  Sight sight_of(const Page& page, std::int64_t time) const;
+  bool sees(const Page& page, std::int64_t time, std::int64_t slot) const;
+  // Behind what a token of that time sees of the page, is there a slot without an image?
+  bool sees_zero_image(const Page& page, std::int64_t time) const;
+  std::vector<Bucket> lay_out() const;
+  // From the image that each token looks at, -1 for none.
+  void pack(const std::vector<std::int64_t>& image_of_token);
+
+  std::shared_ptr<const nn::Segments> segments_;
+  at::Tensor times_;
+  Rule rule_;
+  at::Device device_;
+  std::vector<Page> pages_;
+  std::int64_t zero_image_ = 0;  // where one would stand
   bool needs_zero_image_ = false;
+  std::optional<Packed> packed_;
+  mutable std::optional<std::vector<Bucket>> buckets_;
 };
 
 // Number of `media_token` up to and including each token, sequence by sequence: [N] int64 on the CPU.

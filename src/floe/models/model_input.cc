@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "floe/batch/to_device.h"
 #include "floe/core/error.h"
 #include "floe/models/language_model.h"
+#include "floe/models/rounded_batch.h"
 
 namespace floe::models {
 namespace {
@@ -50,6 +52,15 @@ void find_targets(const PackedBatch& batch, const InputOptions& options, ModelIn
   std::vector<float> weights;
   for (const std::int64_t s : sources)
     weights.push_back(static_cast<float>(share[static_cast<std::size_t>(s)]));
+  if (options.rounded) {
+    // In eighths of all tokens: the share of those with a label is nearly always the same.
+    const std::int64_t step = std::max<std::int64_t>(batch.num_tokens() / 8, 1);
+    const auto size = static_cast<std::size_t>((std::ssize(targets) + step - 1) / step * step);
+    predictors.resize(size, 0);
+    targets.resize(size, 0);
+    weights.resize(size, 0);
+    sources.resize(size, std::ssize(share));
+  }
   input.predictors = to_device(at::tensor(predictors, at::kLong), options.device);
   input.targets = to_device(at::tensor(targets, at::kLong), options.device);
   input.target_sources = to_device(at::tensor(sources, at::kLong), options.device);
@@ -58,6 +69,23 @@ void find_targets(const PackedBatch& batch, const InputOptions& options, ModelIn
 }
 
 }  // namespace
+
+nn::BatchParts ModelInput::parts(bool with_places) const {
+  require<Error>(context && !context->cache, "only a training pass has parts that can be listed");
+  if (with_places) context->segments->make_places();
+  if (with_places && context->media) context->media->make_buckets();
+  nn::BatchParts parts;
+  for (const at::Tensor& tensor :
+       {ids, images, predictors, targets, target_weights, target_sources, context->positions,
+        context->rotary.cos, context->rotary.sin, context->rule.slopes})
+    parts.add(tensor);
+  for (const at::Tensor& mask : context->masks) parts.add(mask);
+  context->segments->add_parts(parts);
+  if (context->media) context->media->add_parts(parts);
+  parts.add(static_cast<std::int64_t>(labels_of_source.size()));
+  parts.add(std::bit_cast<std::int64_t>(z_loss));
+  return parts;
+}
 
 std::vector<std::int64_t> count_targets(const PackedBatch& batch, std::int64_t num_sources) {
   std::int64_t most = num_sources;
@@ -69,8 +97,9 @@ std::vector<std::int64_t> count_targets(const PackedBatch& batch, std::int64_t n
   return counts;
 }
 
-std::shared_ptr<const ModelInput> prepare(const LanguageModel& model, const PackedBatch& batch,
+std::shared_ptr<const ModelInput> prepare(const LanguageModel& model, const PackedBatch& given,
                                           const InputOptions& options) {
+  const PackedBatch batch = options.rounded ? rounded(given, model.media_token()) : given;
   const DecoderSpec& spec = model.decoder().spec();
   const at::Device device = options.device;
   if (batch.num_tokens() > 0) {
@@ -92,8 +121,8 @@ std::shared_ptr<const ModelInput> prepare(const LanguageModel& model, const Pack
     }
   }
   auto input = std::make_shared<ModelInput>();
-  const auto segments =
-      std::make_shared<const nn::Segments>(batch.sequence_offsets, batch.attended, device);
+  const auto segments = std::make_shared<const nn::Segments>(batch.sequence_offsets, batch.attended,
+                                                             device, options.rounded);
   input->ids = to_device(batch.ids.to(at::kLong), device);
   const at::Tensor positions = to_device(batch.positions.to(at::kLong), device);
   auto context = std::make_shared<DecoderContext>(
@@ -102,12 +131,14 @@ std::shared_ptr<const ModelInput> prepare(const LanguageModel& model, const Pack
     const at::Tensor times = options.media_times.defined()
                                  ? options.media_times
                                  : media_times(batch, model.media_token());
-    context->media = std::make_shared<const MediaPlan>(batch, segments, times,
-                                                       model.only_immediate_media(), device);
+    const MediaPlan::Rule rule{model.only_immediate_media(), options.rounded};
+    context->media = std::make_shared<const MediaPlan>(batch, segments, times, rule, device);
     input->images = batch.images.to(device, options.dtype, /*non_blocking=*/true);
-    if (context->media->needs_zero_image()) {
+    const std::int64_t zeros = batch.image_offsets[-1].item<std::int64_t>() - batch.num_images() +
+                               (context->media->needs_zero_image() ? 1 : 0);
+    if (zeros > 0) {
       const std::int64_t side = model.image_size();
-      const at::Tensor zero = at::zeros({1, 3, side, side}, input->images.options());
+      const at::Tensor zero = at::zeros({zeros, 3, side, side}, input->images.options());
       input->images = batch.num_images() == 0 ? zero : at::cat({input->images, zero});
     }
   }

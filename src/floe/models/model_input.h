@@ -26,9 +26,13 @@ struct ModelInput {
   at::Tensor predictors;      // [L] tokens whose next token has a label
   at::Tensor targets;         // [L] that label
   at::Tensor target_weights;  // [L] fp32, see LossRule
-  at::Tensor target_sources;  // [L] which source each is from
+  at::Tensor target_sources;  // [L] which source each is from; one more than there are: of none
   std::vector<std::int64_t> labels_of_source;
   double z_loss = 0;
+
+  // Of a training pass. `with_places`: also what only attention with padding reads, which is made if need be;
+  // else as far as it has been made.
+  nn::BatchParts parts(bool with_places = false) const;
 };
 
 class LanguageModel;
@@ -38,6 +42,7 @@ struct InputOptions {
   at::ScalarType dtype = at::kFloat;  // in which the model computes
   LossRule loss;
   std::int64_t num_sources = 0;  // at least so many are reported
+  bool rounded = false;          // to shapes that repeat, see Note [Rounded batches]
   // Generation: where earlier tokens are kept, and media times that do not follow from the ids.
   nn::KvCache* cache = nullptr;
   at::Tensor media_times;  // [N]

@@ -37,10 +37,12 @@ void OutputHead::tie(const TokenEmbedding& embedding) {
   rows_ = embedding.rows();
 }
 
-nn::OutputWeights OutputHead::output(const at::Tensor& like) const {
+nn::OutputWeights OutputHead::output(const at::Tensor& like) {
   nn::OutputWeights output{.weight = weight_, .rows = rows_, .scale = scale_};
-  if (rows_.defined())
-    output.row_ids = to_device(at::tensor(trained_rows_, at::kLong), like.device());
+  if (!rows_.defined()) return output;
+  if (!row_ids_.defined() || row_ids_.device() != like.device())
+    row_ids_ = to_device(at::tensor(trained_rows_, at::kLong), like.device());
+  output.row_ids = row_ids_;
   return output;
 }
 

@@ -46,11 +46,13 @@ class OutputHead : public nn::Module {
                                          const at::Tensor& weights, double z_loss);
 
  private:
-  nn::OutputWeights output(const at::Tensor& like) const;
+  nn::OutputWeights output(const at::Tensor& like);
 
   double scale_;
   std::vector<std::int64_t> trained_rows_;
   at::Tensor weight_, rows_;
+  at::Tensor
+      row_ids_;  // `trained_rows_` where the model computes: made once, a step reads no host memory
 };
 
 }  // namespace floe::models

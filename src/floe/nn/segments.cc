@@ -9,6 +9,7 @@
 #include <bit>
 #include <map>
 
+#include "floe/batch/bucket_size.h"
 #include "floe/batch/to_device.h"
 
 namespace floe::nn {
@@ -60,35 +61,49 @@ at::Tensor Bucket::of(const at::Tensor& places) const {
   return places.narrow(0, first_place, rows * length).view(shape);
 }
 
-Segments::Segments(const at::Tensor& offsets, const at::Tensor& attended, at::Device device) {
+Segments::Segments(const at::Tensor& offsets, const at::Tensor& attended, at::Device device,
+                   bool rounded)
+    : host_offsets_(offsets), attended_(attended), device_(device) {
   const auto* offset = offsets.const_data_ptr<std::int64_t>();
   const std::int64_t sequences = offsets.numel() - 1;
   num_tokens_ = offset[sequences];
+  for (std::int64_t s = 0; s < sequences; ++s)
+    longest_ = std::max(longest_, offset[s + 1] - offset[s]);
+  if (rounded) longest_ = bucket_size(longest_);
   if (!attended.defined() && !device.is_cpu()) offsets_ = to_device(offsets.to(at::kInt), device);
+}
 
+const Segments::Places& Segments::places() const {
+  if (!places_) places_ = lay_out();
+  return *places_;
+}
+
+std::shared_ptr<const Segments::Places> Segments::lay_out() const {
+  auto places = std::make_shared<Places>();
+  if (!host_offsets_.defined()) return places;
+  const auto* offset = host_offsets_.const_data_ptr<std::int64_t>();
   std::map<std::int64_t, Bucket> by_class;
-  for (std::int64_t s = 0; s < sequences; ++s) {
+  for (std::int64_t s = 0; s + 1 < host_offsets_.numel(); ++s) {
     const std::int64_t length = offset[s + 1] - offset[s];
     if (length == 0) continue;
-    longest_ = std::max(longest_, length);
     Bucket& bucket = by_class[length_class(length)];
     bucket.sequences.push_back(s);
     bucket.length = std::max(bucket.length, length);
   }
   for (auto& [key, bucket] : by_class) {
     bucket.rows = static_cast<std::int64_t>(bucket.sequences.size());
-    bucket.first_place = num_places_;
-    num_places_ += bucket.rows * bucket.length;
-    buckets_.push_back(std::move(bucket));
+    bucket.first_place = places->count;
+    places->count += bucket.rows * bucket.length;
+    places->buckets.push_back(std::move(bucket));
   }
 
-  at::Tensor token_of = at::empty({num_places_}, at::kLong);
+  at::Tensor token_of = at::empty({places->count}, at::kLong);
   at::Tensor place_of = at::empty({num_tokens_}, at::kLong);
   auto* token = token_of.mutable_data_ptr<std::int64_t>();
   auto* place = place_of.mutable_data_ptr<std::int64_t>();
-  for (Bucket& bucket : buckets_) {
+  for (Bucket& bucket : places->buckets) {
     at::Tensor hidden;
-    if (attended.defined()) hidden = at::zeros({bucket.rows, bucket.length}, at::kBool);
+    if (attended_.defined()) hidden = at::zeros({bucket.rows, bucket.length}, at::kBool);
     for (std::int64_t row = 0; row < bucket.rows; ++row) {
       const std::int64_t s = bucket.sequences[static_cast<std::size_t>(row)];
       const std::int64_t length = offset[s + 1] - offset[s];
@@ -96,25 +111,27 @@ Segments::Segments(const at::Tensor& offsets, const at::Tensor& attended, at::De
         const std::int64_t p = bucket.first_place + row * bucket.length + i;
         const std::int64_t t = offset[s] + std::min(i, length - 1);
         token[p] = t;
-        in_place_ = in_place_ && t == p;
+        places->in_place = places->in_place && t == p;
         if (i < length) place[t] = p;
-        if (hidden.defined() && i < length && !attended.const_data_ptr<bool>()[t])
+        if (hidden.defined() && i < length && !attended_.const_data_ptr<bool>()[t])
           hidden.mutable_data_ptr<bool>()[row * bucket.length + i] = true;
       }
     }
-    if (hidden.defined() && hidden.any().item<bool>()) bucket.hidden = to_device(hidden, device);
+    if (hidden.defined() && hidden.any().item<bool>()) bucket.hidden = to_device(hidden, device_);
   }
-  if (in_place_) return;
-  token_of_ = to_device(token_of, device);
-  place_of_ = to_device(place_of, device);
+  if (places->in_place) return places;
+  places->token_of = to_device(token_of, device_);
+  places->place_of = to_device(place_of, device_);
+  return places;
 }
 
 std::vector<at::Tensor> Segments::parts(const at::Tensor& places) const {
   std::vector<std::int64_t> sizes;
-  for (const Bucket& bucket : buckets_) sizes.push_back(bucket.rows * bucket.length);
+  const std::vector<Bucket>& buckets = this->buckets();
+  for (const Bucket& bucket : buckets) sizes.push_back(bucket.rows * bucket.length);
   std::vector<at::Tensor> parts = places.split_with_sizes(sizes);  // its gradient is one copy
   for (std::size_t b = 0; b < parts.size(); ++b) {
-    std::vector<std::int64_t> shape{buckets_[b].rows, buckets_[b].length};
+    std::vector<std::int64_t> shape{buckets[b].rows, buckets[b].length};
     for (std::int64_t d = 1; d < places.dim(); ++d) shape.push_back(places.size(d));
     parts[b] = parts[b].view(shape);
   }
@@ -123,12 +140,28 @@ std::vector<at::Tensor> Segments::parts(const at::Tensor& places) const {
 
 at::Tensor Segments::pad(const at::Tensor& tokens) const {
   // Kernels of accelerators take tokens with gaps between them as they are.
-  if (in_place_) return tokens.is_cpu() ? tokens.contiguous() : tokens;
-  return Pad::apply(tokens, token_of_, place_of_);
+  if (places().in_place) return tokens.is_cpu() ? tokens.contiguous() : tokens;
+  return Pad::apply(tokens, places().token_of, places().place_of);
 }
 
 at::Tensor Segments::unpad(const at::Tensor& places) const {
-  return in_place_ ? places : Unpad::apply(places, place_of_);
+  const Places& laid_out = this->places();
+  return laid_out.in_place ? places : Unpad::apply(places, laid_out.place_of);
+}
+
+void Segments::add_parts(BatchParts& parts) const {
+  parts.add(num_tokens_);
+  parts.add(longest_);
+  parts.add(offsets_);
+  parts.add(places_ != nullptr);
+  if (!places_) return;
+  for (const Bucket& bucket : places_->buckets) {
+    parts.add(bucket.rows);
+    parts.add(bucket.length);
+    parts.add(bucket.hidden);
+  }
+  parts.add(places_->token_of);
+  parts.add(places_->place_of);
 }
 
 }  // namespace floe::nn

@@ -5,13 +5,17 @@
 // are laid side by side in a bucket [rows, length], padded at the right. A causal token never looks
 // behind itself, so padding at the right needs no mask and the fused kernels apply. All buckets lie
 // one after the other in one buffer of places; `pad` and `unpad` go between tokens and places, each
-// the other's gradient, without sums.
+// the other's gradient, without sums. Kernels that take sequences as they are need none of this, so it is
+// made when it is first asked for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
+
+#include "floe/nn/batch_parts.h"
 
 namespace floe::nn {
 
@@ -30,12 +34,14 @@ class Segments {
  public:
   Segments() = default;
   // From offsets [S+1] and, where some tokens are padding, `attended` [N] (else undefined). Both on
-  // the CPU; the result works with tensors on `device`.
-  Segments(const at::Tensor& offsets, const at::Tensor& attended, at::Device device);
+  // the CPU; the result works with tensors on `device`. `rounded`: the longest sequence counts as a little
+  // longer (bucket_size), so that it is the same for most batches.
+  Segments(const at::Tensor& offsets, const at::Tensor& attended, at::Device device,
+           bool rounded = false);
 
-  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const std::vector<Bucket>& buckets() const { return places().buckets; }
   std::int64_t num_tokens() const { return num_tokens_; }
-  std::int64_t num_places() const { return num_places_; }
+  std::int64_t num_places() const { return places().count; }
 
   // Where sequences begin, [S+1] int32 on the device, and the longest one: for kernels that take them
   // without padding. Undefined where some tokens are padding.
@@ -49,14 +55,27 @@ class Segments {
   // [P, ...] → [N, ...]
   at::Tensor unpad(const at::Tensor& places) const;
 
+  // With buckets and places if they have been made.
+  void add_parts(BatchParts& parts) const;
+  void make_places() const { places(); }
+
  private:
-  std::vector<Bucket> buckets_;
-  std::int64_t num_tokens_ = 0, num_places_ = 0;
-  bool in_place_ = true;  // tokens are places: nothing to move
-  at::Tensor token_of_;   // [P], padding has a token of its sequence
-  at::Tensor place_of_;   // [N]
-  at::Tensor offsets_;    // [S+1]
+  struct Places {
+    std::vector<Bucket> buckets;
+    std::int64_t count = 0;
+    bool in_place = true;  // tokens are places: nothing to move
+    at::Tensor token_of;   // [P], padding has a token of its sequence
+    at::Tensor place_of;   // [N]
+  };
+  const Places& places() const;
+  std::shared_ptr<const Places> lay_out() const;
+
+  at::Tensor host_offsets_, attended_;
+  at::Device device_ = at::kCPU;
+  std::int64_t num_tokens_ = 0;
+  at::Tensor offsets_;  // [S+1]
   std::int64_t longest_ = 0;
+  mutable std::shared_ptr<const Places> places_;  // a pass runs on one thread at a time
 };
 
 }  // namespace floe::nn

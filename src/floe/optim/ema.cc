@@ -3,7 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "floe/core/error.h"
-#include "floe/shard/host_store.h"
+#include "floe/nn/host_store.h"
 #include "floe/shard/relayout.h"
 
 namespace floe::optim {
@@ -22,8 +22,7 @@ shard::MovingSlice Ema::start(const shard::FlatGroup& group) const {
   if (group.plan().active || !group.plan().leaves_device())
     return shard::MovingSlice(
         values.to(group.shard().device(), at::kFloat, /*non_blocking=*/false, /*copy=*/true));
-  const at::Tensor stored =
-      shard::store_empty(values.numel(), at::kFloat, engine_.world().device());
+  const at::Tensor stored = nn::store_empty(values.numel(), at::kFloat, engine_.world().device());
   stored.copy_(values);
   return shard::MovingSlice(stored, /*stored=*/true);
 }

@@ -2,14 +2,16 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "floe/core/error.h"
 #include "floe/core/names.h"
-#include "floe/shard/host_store.h"
+#include "floe/nn/host_store.h"
 #include "floe/shard/relayout.h"
 
 namespace floe::optim {
@@ -62,6 +64,7 @@ Optimizer::Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay,
   states_.resize(engine.trainable_groups().size());
   engine.add_owner(this);
   if (engine.active_set() == set_) wake(set_);
+  reserve_store();
 }
 
 Optimizer::~Optimizer() { engine_.remove_owner(this); }
@@ -83,15 +86,31 @@ Optimizer::State Optimizer::blank(const shard::FlatGroup& group, bool stored) co
   State state;
   for (std::size_t i = 0; i < names_.size(); ++i)
     state.slices.emplace_back(
-        stored ? shard::store_empty(shard.numel(), dtype, engine_.world().device()).zero_()
+        stored ? nn::store_empty(shard.numel(), dtype, engine_.world().device()).zero_()
                : at::zeros({shard.numel()}, shard.options().dtype(dtype)),
         stored);
   if (counts_) state.steps = at::zeros({}, shard.options().dtype(at::kFloat));
   return state;
 }
 
+// Torch's allocator keeps pinned memory that is given back, so what is reserved here is there, pinned,
+// when the slices leave.
+void Optimizer::reserve_store() {
+  const at::Device device = engine_.world().device();
+  if (device.is_cpu() || engine_.sets()[set_].rest != shard::Rest::offload) return;
+  for (const shard::FlatGroup* group : engine_.trainable_groups()) {
+    const shard::PlannedGroup& plan = group->plan();
+    if (!plan.trains_in(set_) || plan.offloaded) continue;
+    const bool masters_leave = plan.master_dtype != plan.param_dtype;
+    const std::size_t masters = masters_leave && group->stored_bytes() == 0 ? 1 : 0;
+    for (std::size_t i = 0; i < names_.size() + masters; ++i)
+      reserved_.push_back(nn::store_empty(group->shard().numel(), plan.master_dtype, device));
+  }
+}
+
 void Optimizer::rest(std::size_t set, std::size_t /*next*/) {
   if (set != set_) return;
+  reserved_.clear();
   const shard::Rest how = engine_.sets()[set_].rest;
   if (how == shard::Rest::keep) return;
   for (std::size_t g = 0; g < states_.size(); ++g) {
@@ -193,12 +212,12 @@ std::vector<ParameterGroup> Optimizer::groups_by_decay(
   return groups;
 }
 
-void Optimizer::step(double lr) {
+void Optimizer::step(double lr, double factor) {
   require<ShardError>(engine_.active_set() == set_, "this optimizer updates set ", set_,
                       ", but set ", engine_.active_set(), " trains now; call Engine::activate");
   const at::AutoGradMode grad_off(false);
   lr_ = lr;
-  update(lr);
+  update(lr, factor);
 }
 
 // ---- AdamW ----
@@ -207,7 +226,7 @@ AdamW::AdamW(shard::Engine& engine, AdamWOptions options, std::size_t set)
     : Optimizer(engine, set, options.decay, {"exp_avg", "exp_avg_sq"}, /*counts=*/true),
       options_(std::move(options)) {}
 
-void AdamW::update(double lr) {
+void AdamW::update(double lr, double factor) {
   // One fused launch per weight decay and dtype, over the ranges of all groups.
   struct Launch {
     std::vector<at::Tensor> values, gradients, averages, squares, steps;
@@ -230,11 +249,16 @@ void AdamW::update(double lr) {
       launch.steps.push_back(updates(g));
     }
   }
-  for (auto& [key, launch] : launches)
+  for (auto& [key, launch] : launches) {
+    // The kernel divides what it reads.
+    std::optional<at::Tensor> divisor;
+    if (factor != 1)
+      divisor = at::full({}, 1 / factor, launch.gradients[0].options().dtype(at::kFloat));
     at::_fused_adamw_(launch.values, launch.gradients, launch.averages, launch.squares, {},
                       launch.steps, lr, options_.beta1, options_.beta2, key.first, options_.eps,
                       /*amsgrad=*/false,
-                      /*maximize=*/false);
+                      /*maximize=*/false, divisor);
+  }
 }
 
 std::vector<ParameterGroup> AdamW::parameter_groups() const {
@@ -260,7 +284,7 @@ Sgd::Sgd(shard::Engine& engine, SgdOptions options, std::size_t set)
                 /*counts=*/false),
       options_(std::move(options)) {}
 
-void Sgd::update(double lr) {
+void Sgd::update(double lr, double factor) {
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor& gradient = groups[g]->gradient();
@@ -268,7 +292,7 @@ void Sgd::update(double lr) {
     at::Tensor values = groups[g]->shard();
     const bool has_momentum = options_.momentum != 0;
     at::Tensor momentum = has_momentum ? state(g, 0) : gradient;
-    if (has_momentum) momentum.mul_(options_.momentum).add_(gradient);
+    if (has_momentum) momentum.mul_(options_.momentum).add_(gradient, factor);
     // The decay's share of the update, beside the gradient's: the gradient itself stays as it is.
     for (const Range& range : ranges(g)) {
       if (range.weight_decay == 0) continue;
@@ -278,7 +302,7 @@ void Sgd::update(double lr) {
       else
         part.mul_(1 - lr * range.weight_decay);
     }
-    values.add_(momentum, -lr);
+    values.add_(momentum, has_momentum ? -lr : -lr * factor);
   }
 }
 
@@ -294,10 +318,7 @@ std::vector<ParameterGroup> Sgd::parameter_groups() const {
                           {"fused", nullptr}});
 }
 
-void clip_by_norm(shard::Engine& engine, double norm, double max_norm) {
-  const double factor = max_norm / (norm + 1e-6);
-  if (factor < 1) engine.scale_gradients(factor);
-}
+double clip_factor(double norm, double max_norm) { return std::min(1.0, max_norm / (norm + 1e-6)); }
 
 void clip_by_value(shard::Engine& engine, double limit) {
   const at::AutoGradMode grad_off(false);

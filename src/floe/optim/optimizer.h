@@ -68,9 +68,11 @@ class Optimizer : public shard::SliceOwner {
   // The set of the engine that it updates.
   std::size_t set() const { return set_; }
 
-  // Updates every group of its set that has a gradient, with this learning rate. Groups without one (a
-  // unit that was skipped) keep their values and their state. Throws ShardError while its set rests.
-  void step(double lr);
+  // Updates every group of its set that has a gradient, with this learning rate and with gradients
+  // multiplied by `factor` on the way (clip_factor, one over a loss scale): what they hold afterwards is
+  // not said. Groups without one (a unit that was skipped) keep their values and their state. Throws
+  // ShardError while its set rests.
+  void step(double lr, double factor = 1);
   // What checkpoints say of the learning rate until the first step.
   void set_first_lr(double lr) { lr_ = lr; }
 
@@ -105,7 +107,7 @@ class Optimizer : public shard::SliceOwner {
   Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay, std::vector<std::string> names,
             bool counts);
 
-  virtual void update(double lr) = 0;
+  virtual void update(double lr, double factor) = 0;
   // One of `names` of a group that trains now.
   const at::Tensor& state(std::size_t group_index, std::size_t which) const {
     return states_[group_index].slices[which].values();
@@ -127,6 +129,9 @@ class Optimizer : public shard::SliceOwner {
   // Zeros, on the device or in the store.
   State blank(const shard::FlatGroup& group, bool stored) const;
   void cut_ranges();
+  // Takes the store's memory for state and masters of its set ahead of the first switch: pinning it
+  // costs far more than the copies.
+  void reserve_store();
   std::vector<StateSlice> slices_of(const State& state) const;
 
   const std::size_t set_;
@@ -135,6 +140,7 @@ class Optimizer : public shard::SliceOwner {
   const bool counts_;
   std::vector<std::vector<Range>> ranges_;  // of each trainable group
   std::vector<State> states_;
+  std::vector<at::Tensor> reserved_;  // until the set rests for the first time
 };
 
 struct AdamWOptions {
@@ -149,7 +155,7 @@ class AdamW final : public Optimizer {
   std::vector<ParameterGroup> parameter_groups() const override;
 
  protected:
-  void update(double lr) override;
+  void update(double lr, double factor) override;
 
  private:
   AdamWOptions options_;
@@ -167,14 +173,15 @@ class Sgd final : public Optimizer {
   std::vector<ParameterGroup> parameter_groups() const override;
 
  protected:
-  void update(double lr) override;
+  void update(double lr, double factor) override;
 
  private:
   SgdOptions options_;
 };
 
-// Clips by the global norm that `agree` gave: as torch's clip_grad_norm_, over all slices of all ranks.
-void clip_by_norm(shard::Engine& engine, double norm, double max_norm);
+// What brings gradients of the global norm that `agree` gave below max_norm, as torch's clip_grad_norm_
+// over all slices of all ranks: the factor for Optimizer::step.
+double clip_factor(double norm, double max_norm);
 // Clips every gradient element to [-limit, limit].
 void clip_by_value(shard::Engine& engine, double limit);
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <string>
 
+#include "floe/batch/to_device.h"
 #include "floe/core/error.h"
 #include "floe/io/tensor_source.h"
 
@@ -18,7 +19,7 @@ constexpr auto kReportWait = 10s;
 
 std::vector<double> sum_over_ranks(const std::vector<double>& values, comm::World& world,
                                    const std::string& label) {
-  at::Tensor payload = at::tensor(values, at::kDouble).to(world.device());
+  at::Tensor payload = to_device(at::tensor(values, at::kDouble), world.device());
   world.group()->all_reduce(payload, comm::Reduce::sum, label).wait();
   const at::Tensor host = payload.cpu();
   return {host.const_data_ptr<double>(), host.const_data_ptr<double>() + host.numel()};
@@ -71,6 +72,10 @@ std::vector<std::string> agreed_lines(const ShardPlan& plan, const ShardOptions&
       str("buffers in ", mixed.buffer ? c10::toString(*mixed.buffer) : "their own dtype"));
   for (const PlannedCheckpoint& checkpoint : plan.checkpointed)
     lines.push_back(str("activation checkpointing of '", checkpoint.name, "'"));
+  if (!plan.checkpointed.empty())
+    lines.push_back(str("kept of checkpointed modules: inputs",
+                        options.kept_activations.products ? " and products" : "",
+                        options.kept_activations.in_host ? " in host memory" : ""));
   if (options.source)
     for (const auto& name : options.source->names())
       lines.push_back(str("'", name, "' comes from a file"));

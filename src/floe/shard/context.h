@@ -33,6 +33,7 @@ struct Context {
   SideStream moves;          // copies from the host store: no gather waits for them
   Ledger ledger;
   Phase phase = Phase::idle;
+  bool gradients_stay = false;             // see Engine::keep_gradients_in_place
   bool measure_gradients = false;          // see Engine::measure_local_gradients
   std::vector<at::Tensor> gradient_norms;  // of what this rank gave to reductions
   std::vector<Observer*> observers;

@@ -39,7 +39,16 @@ std::int64_t PlannedGroup::gathered_bytes() const {
   return in_place() ? 0 : layout.padded_numel() * element_size(param_dtype);
 }
 
+std::int64_t PlannedGroup::moved_bytes() const {
+  return eight_bit() ? shard_size * eight_bit_slices.slice_bytes() : gathered_bytes();
+}
+
+std::int64_t PlannedGroup::staging_bytes() const {
+  return eight_bit() && (shard_size > 1 || offloaded) ? moved_bytes() : 0;
+}
+
 std::int64_t PlannedGroup::shard_bytes() const {
+  if (eight_bit()) return eight_bit_slices.slice_bytes();
   return layout.shard_numel() * element_size(storage_dtype);
 }
 
@@ -56,6 +65,7 @@ std::int64_t ShardPlan::pool_bytes() const {
       kept += group.gathered_bytes();
     else
       passing[group.units.front()] += group.gathered_bytes();
+    passing[group.units.front()] += group.staging_bytes();
   }
   return kept + largest_window(units, passing, prefetch);
 }
@@ -106,7 +116,7 @@ MovedBytes ShardPlan::moved() const {
   for (const PlannedGroup& group : groups) {
     const int times = gathers_per_step(group);
     moved.gathers += times;
-    moved.gathered += times * group.gathered_bytes();
+    moved.gathered += times * group.moved_bytes();
     if (!group.active) continue;
     if (group.shard_size > 1) {
       moved.reduce_scatters += 1;

@@ -1,7 +1,7 @@
 #include "floe/shard/engine.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -67,7 +67,8 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, S
                          "' is sharded already; call fully_shard once per model");
   context_.parameter_buffer_ahead = [this](std::int64_t bytes) {
     return any_group_ahead([bytes](const Step&, const FlatGroup& group) {
-      return !group.whole() && group.plan().gathered_bytes() == bytes;
+      return !group.whole() &&
+             (group.plan().gathered_bytes() == bytes || group.plan().staging_bytes() == bytes);
     });
   };
   context_.gradient_buffer_ahead = [this](std::int64_t bytes) {
@@ -97,14 +98,16 @@ Engine::~Engine() {
     if (unit->plan().slot && unit->plan().slot->boundary == unit.get())
       unit->plan().slot->boundary = nullptr;
   for (const PlannedCheckpoint& checkpoint : plan_.checkpointed)
-    checkpoint.slot->checkpointed = false;
+    checkpoint.slot->checkpointed = false, checkpoint.slot->kept = {};
   remove_hooks();
 }
 
 void Engine::connect() {
   connect_units();
-  for (const PlannedCheckpoint& checkpoint : plan_.checkpointed)
+  for (const PlannedCheckpoint& checkpoint : plan_.checkpointed) {
     checkpoint.slot->checkpointed = true;
+    checkpoint.slot->kept = options_.kept_activations;
+  }
   follow_active();
   nn::add_recompute_listener(this, [this] {
     if (schedule_.open()) enter_backward();
@@ -181,7 +184,7 @@ void Engine::prefetch() {
       const FlatGroup& group = *unit.groups()[i];
       if (!(step->groups >> i & 1) || group.plan().in_place()) continue;
       in_use = in_use && group.held();
-      if (!group.whole()) bytes += group.plan().gathered_bytes();
+      if (!group.whole()) bytes += group.plan().gathered_bytes() + group.plan().staging_bytes();
     }
     if (in_use) continue;
     if (bytes > 0 && !context_.pool.has_room(bytes)) return;
@@ -302,18 +305,19 @@ double Engine::take_local_square() {
 
 Agreement Engine::agree(bool locally_finite, std::span<const double> values) {
   const at::AutoGradMode grad_off(false);
-  std::vector<at::Tensor> norms;
+  std::vector<at::Tensor> gradients;
   std::vector<int> replicas;
   for (const FlatGroup* group : active_) {
     if (!group->gradient().defined()) continue;
-    norms.push_back(at::linalg_vector_norm(group->gradient(), 2).to(at::kDouble));
+    gradients.push_back(group->gradient());
     replicas.push_back(group->plan().replicas);
   }
   double squares = 0;
   bool finite = locally_finite;
-  if (!norms.empty()) {
-    const at::Tensor all = at::stack(norms).cpu();  // one wait for the device
-    for (std::size_t i = 0; i < norms.size(); ++i) {
+  if (!gradients.empty()) {
+    // One pass over all of them, one wait for the device.
+    const at::Tensor all = at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble).cpu();
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
       const double norm = all.const_data_ptr<double>()[i];
       finite = finite && std::isfinite(norm);
       squares += norm * norm / replicas[i];
@@ -329,15 +333,6 @@ Agreement Engine::agree(bool locally_finite, std::span<const double> values) {
   result.gradient_norm = result.finite ? std::sqrt(sums[0]) : std::nan("");
   result.sums.assign(sums.begin() + 2, sums.end());
   return result;
-}
-
-void Engine::scale_gradients(double factor) {
-  const at::AutoGradMode grad_off(false);
-  for (FlatGroup* group : active_)
-    if (group->gradient().defined()) {
-      at::Tensor gradient = group->gradient();
-      gradient.mul_(factor);
-    }
 }
 
 void Engine::clear_gradients() {
@@ -408,8 +403,7 @@ MemoryInUse Engine::memory() const {
      : group->plan().trainable ? memory.resting_shards
                                : memory.frozen_shards) += bytes;
     memory.stored_masters += group->stored_bytes();
-    if (group->gradient().defined())
-      memory.gradient_shards += static_cast<std::int64_t>(group->gradient().nbytes());
+    memory.gradient_shards += group->gradient_bytes();
   }
   memory.pool_held = context_.pool.held_bytes();
   memory.pool_used = context_.pool.used_bytes();

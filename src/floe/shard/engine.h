@@ -24,6 +24,7 @@
 #include "floe/shard/flat_group.h"
 #include "floe/shard/observer.h"
 #include "floe/shard/options.h"
+#include "floe/shard/pass_record.h"
 #include "floe/shard/plan.h"
 #include "floe/shard/schedule.h"
 #include "floe/shard/slice_owner.h"
@@ -107,10 +108,26 @@ class Engine {
   void measure_local_gradients(bool on);
   // Of all reductions since the last call; waits for the device.
   double take_local_square();
-  // Multiplies every gradient slice.
-  void scale_gradients(double factor);
   // Forgets all gradients; the next backward starts anew.
   void clear_gradients();
+
+  // ---- passes whose work on the device is recorded once and replayed (see Note [Repeated passes]) ----
+  // From now on a gradient slice keeps its memory from one step to the next.
+  void keep_gradients_in_place() { context_.gradients_stay = true; }
+  // Counts the changes of what a recorded pass relies on: which groups train, and where they lie.
+  std::uint64_t layout_number() const { return layout_number_; }
+  // False while somebody needs passes that really run: observers of clocks or memory, or
+  // measure_local_gradients.
+  bool may_repeat() const;
+  // Everything on the host, apart from the batch, that decides what a training pass issues.
+  std::vector<std::int64_t> pass_key() const;
+  // Runs a training pass; what it leaves behind on the host is the result.
+  PassRecord record_pass(const std::function<void()>& pass);
+  // The device repeats, or has repeated, the work of that pass, with gradients that stay in place; here
+  // follows what it left behind on the host.
+  void repeat_pass(const PassRecord& record);
+  // Collective: whether all ranks say the same word.
+  bool all_ranks_say(std::uint64_t word);
 
   // Collective: true when any rank has work. Loops of unequal length stay in step with it:
   //   while (engine->any_rank_has(batch.has_value()))
@@ -119,7 +136,7 @@ class Engine {
   // Collective: takes part in a forward without gradients of the other ranks.
   void empty_forward();
 
-  // Collective: a whole parameter in storage dtype, or its whole gradient (undefined when there is
+  // Collective: a whole parameter in storage dtype (in 8 bits: the values that are computed with), or its whole gradient (undefined when there is
   // none). By any of its names; throws ShardError for an unknown one.
   at::Tensor full_parameter(const std::string& name);
   at::Tensor full_gradient(const std::string& name);
@@ -187,6 +204,7 @@ class Engine {
   int backward_task_ = -1;
   bool gradient_sync_ = true;
   FlatGroup* reducing_ = nullptr;
+  std::uint64_t layout_number_ = 0;
   std::shared_ptr<Engine*> alive_;  // autograd callbacks may outlive the engine
 };
 

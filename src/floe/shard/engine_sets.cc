@@ -34,6 +34,7 @@ void Engine::remove_hooks() {
 }
 
 void Engine::follow_active() {
+  layout_number_ += 1;
   trainable_.clear();
   active_.clear();
   for (auto& group : groups_) {
@@ -115,6 +116,7 @@ std::size_t Engine::set_trainable(const std::vector<std::string>& patterns, SetO
       activate(set);
       return set;
     }
+  check_masters(groups_, plan, options.reread ? options_.source : nullptr);
   end_pass();
   watch_.reset();
   clear_gradients();
@@ -130,7 +132,8 @@ void Engine::lay_out_anew(ShardPlan plan, bool reread) {
   plan.activate(plan_.active_set);
   retired_plans_.push_back(std::exchange(plan_, std::move(plan)));
   const std::vector<FlatGroup*> was_trainable = trainable_;
-  Regrouped regrouped = regroup(std::move(groups_), plan_, context_, reread ? &options_ : nullptr);
+  Regrouped regrouped =
+      regroup(std::move(groups_), plan_, context_, reread ? options_.source : nullptr);
   groups_ = std::move(regrouped.groups);
   for (auto& parameter : retired_plans_.back().parameters) parameter.tensor.reset();
   connect_units();

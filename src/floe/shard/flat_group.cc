@@ -10,7 +10,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/shard/host_store.h"
+#include "floe/nn/host_store.h"
 
 namespace floe::shard {
 namespace {
@@ -45,12 +45,13 @@ FlatGroup::FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& 
       mesh_(context.world->mesh(plan.shard_size)),
       shard_rank_(mesh_.shard->rank()) {
   const at::AutoGradMode grad_off(false);
-  shard_ = at::empty({plan_->layout.shard_numel()}, shard_options());
+  shard_ = at::empty({plan_->eight_bit() ? plan_->shard_bytes() : plan_->layout.shard_numel()},
+                     shard_options());
   // Also of a set that drops its masters: what the files say is not forgotten before it has trained.
   if (plan_->masters_away())
-    masters_ =
-        MovingSlice(store_empty(plan_->layout.shard_numel(), plan_->master_dtype, context_.device),
-                    /*stored=*/true);
+    masters_ = MovingSlice(
+        nn::store_empty(plan_->layout.shard_numel(), plan_->master_dtype, context_.device),
+        /*stored=*/true);
   filled_.assign(plan_->parameters.size(), false);
   arrived_ = filled_;
 }
@@ -65,7 +66,8 @@ const PlannedParameter& FlatGroup::parameter(std::size_t index) const {
 }
 
 at::TensorOptions FlatGroup::shard_options() const {
-  const auto options = at::TensorOptions().dtype(plan_->storage_dtype);
+  const auto options =
+      at::TensorOptions().dtype(plan_->eight_bit() ? at::kByte : plan_->storage_dtype);
   const bool in_host = plan_->offloaded || context_.device.is_cpu();
   return in_host ? options.pinned_memory(plan_->offloaded && !context_.device.is_cpu())
                  : options.device(context_.device);
@@ -128,6 +130,7 @@ void FlatGroup::rest() {
     }
     make_views();
   }
+  gradient_place_ = at::Tensor();
   set_trainable(false);
   count_references();
 }
@@ -159,7 +162,7 @@ void FlatGroup::rebind(std::size_t id, const PlannedGroup& plan, const ShardPlan
 
 void FlatGroup::forget_values() {
   accumulators_.clear();
-  shard_ = flat_ = at::Tensor();
+  shard_ = flat_ = gradient_place_ = at::Tensor();
   masters_.drop();
 }
 
@@ -178,22 +181,43 @@ void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
   const at::AutoGradMode grad_off(false);
   buffer_ = context_.pool.take(plan_->gathered_bytes());
   attach(buffer_.mutable_data_ptr());
+  if (plan_->staging_bytes() > 0) staging_ = context_.pool.take(plan_->staging_bytes());
   state_ = State::gathering;
   if (plan_->shard_size > 1) {
-    context_.ledger.add("gather", id_, plan_->name, plan_->gathered_bytes());
-    context_.tell(ahead ? Event::Kind::prefetch : Event::Kind::gather, unit, plan_->name, flat_);
+    context_.ledger.add("gather", id_, plan_->name, plan_->moved_bytes());
+    context_.tell({.kind = ahead ? Event::Kind::prefetch : Event::Kind::gather,
+                   .unit = unit,
+                   .group = plan_->name,
+                   .bytes = plan_->moved_bytes(),
+                   .dtype = plan_->eight_bit() ? plan_->storage_dtype : plan_->param_dtype});
   }
-  gather_ = context_.side.run([&]() -> comm::Work {
-    const std::int64_t numel = plan_->layout.shard_numel();
-    at::Tensor own = flat_.narrow(0, shard_rank_ * numel, numel);
+  const auto issue = [&]() -> comm::Work {
+    const at::Tensor& whole = plan_->eight_bit() ? staging_ : flat_;
+    if (!whole.defined()) return {};  // the values are made from the slice, which is all there is
+    const std::int64_t numel = shard_.numel();
+    at::Tensor own = whole.narrow(0, shard_rank_ * numel, numel);
     const bool same = shard_.scalar_type() == own.scalar_type() && shard_.device() == own.device();
     if (plan_->shard_size == 1) {
       own.copy_(shard_, /*non_blocking=*/true);
       return {};
     }
     if (!same) own.copy_(shard_, /*non_blocking=*/true);  // the cast lands where it is sent from
-    return mesh_.shard->all_gather(flat_, same ? shard_ : own, plan_->name);
-  });
+    return mesh_.shard->all_gather(whole, same ? shard_ : own, plan_->name);
+  };
+  gather_ = plan_->eight_bit() ? context_.side.run(issue, [this] { make_values(); })
+                               : context_.side.run(issue);
+}
+
+void FlatGroup::make_values() {
+  kernels::from_eight_bit(plan_->eight_bit_slices, plan_->storage_dtype,
+                          staging_.defined() ? staging_ : shard_, flat_);
+}
+
+void FlatGroup::give_back_staging() {
+  if (!staging_.defined()) return;
+  context_.pool.give_back(std::move(staging_),
+                          context_.parameter_buffer_ahead(plan_->staging_bytes()));
+  staging_ = at::Tensor();
 }
 
 void FlatGroup::finish_gather(std::string_view unit) {
@@ -201,6 +225,7 @@ void FlatGroup::finish_gather(std::string_view unit) {
   if (plan_->shard_size > 1) context_.tell(Event::Kind::begin_wait, unit, plan_->name, 0);
   const Stopwatch watch;
   gather_.wait();
+  give_back_staging();
   state_ = State::whole;
   // Handles that were alive when the model was sharded may have gone since.
   references_at_rest_ = std::min(references_at_rest_, references());
@@ -242,6 +267,7 @@ void FlatGroup::release(std::string_view unit) {
   } catch (...) {
     failure = std::current_exception();
   }
+  give_back_staging();
   attach(nullptr);
   context_.pool.give_back(std::move(buffer_),
                           context_.parameter_buffer_ahead(plan_->gathered_bytes()));
@@ -264,7 +290,7 @@ std::int64_t FlatGroup::references() const {
 at::Tensor FlatGroup::gathered(const at::Tensor& slice, const char* what) {
   if (plan_->shard_size == 1) return slice.to(context_.device, slice.scalar_type(), false, true);
   const at::Tensor on_device = slice.to(context_.device);
-  at::Tensor whole = at::empty({plan_->layout.padded_numel()}, on_device.options());
+  at::Tensor whole = at::empty({plan_->shard_size * slice.numel()}, on_device.options());
   context_.ledger.add(what, id_, plan_->name, static_cast<std::int64_t>(whole.nbytes()));
   mesh_.shard->all_gather(whole, on_device, plan_->name).wait();
   return whole;
@@ -272,7 +298,17 @@ at::Tensor FlatGroup::gathered(const at::Tensor& slice, const char* what) {
 
 at::Tensor FlatGroup::gather_values() {
   const at::AutoGradMode grad_off(false);
-  return gathered(values(), "gather values");
+  if (!plan_->eight_bit()) return gathered(values(), "gather values");
+  const at::Tensor stored = gather_stored();
+  at::Tensor whole =
+      at::empty({plan_->layout.padded_numel()}, stored.options().dtype(plan_->param_dtype));
+  kernels::from_eight_bit(plan_->eight_bit_slices, plan_->storage_dtype, stored, whole);
+  return whole;
+}
+
+at::Tensor FlatGroup::gather_stored() {
+  const at::AutoGradMode grad_off(false);
+  return gathered(shard_, "gather stored");
 }
 
 at::Tensor FlatGroup::gather_gradient() {
@@ -287,11 +323,27 @@ bool FlatGroup::gradient_in_place() const {
          shard_.device() == context_.device;
 }
 
+at::Tensor FlatGroup::gradient_memory() {
+  if (context_.gradients_stay && gradient_place_.defined()) return gradient_place_;
+  const at::Tensor memory = at::empty({plan_->layout.shard_numel()}, shard_.options());
+  if (context_.gradients_stay) gradient_place_ = memory;
+  return memory;
+}
+
+std::int64_t FlatGroup::gradient_bytes() const {
+  const at::Tensor& memory = gradient_.defined() ? gradient_ : gradient_place_;
+  return memory.defined() ? static_cast<std::int64_t>(memory.nbytes()) : 0;
+}
+
+void FlatGroup::set_gradient_state(const GradientState& state) {
+  gradient_ = state.arrived ? gradient_memory() : at::Tensor();
+  gradient_reduced_ = state.reduced;
+}
+
 void FlatGroup::open_gradient_buffer() {
   if (unreduced_.defined()) return;
-  const auto options = at::TensorOptions().dtype(plan_->reduce_dtype).device(context_.device);
   if (gradient_in_place() && !gradient_reduced_) {
-    if (!gradient_.defined()) gradient_ = at::empty({plan_->layout.padded_numel()}, options);
+    if (!gradient_.defined()) gradient_ = gradient_memory();
     unreduced_ = gradient_;
   } else {
     unreduced_buffer_ = context_.gradient_pool.take(plan_->gradient_bytes());
@@ -306,7 +358,7 @@ bool FlatGroup::take_over(const at::Tensor& gradient) {
       plan_->layout.padded_numel() != plan_->layout.numel() ||
       gradient.scalar_type() != plan_->reduce_dtype || !gradient.is_contiguous())
     return false;
-  if (gradient_in_place() && gradient_.defined()) return false;
+  if (gradient_in_place() && (gradient_.defined() || context_.gradients_stay)) return false;
   // An all-reduce writes, and this gradient may share memory with one that is still on its way.
   if (plan_->shard_size == 1 && plan_->replicas > 1) return false;
   unreduced_ = gradient.view({-1});
@@ -377,7 +429,8 @@ void FlatGroup::begin_reduce() {
     context_.tell(Event::Kind::reduce, "", plan_->name, unreduced_);
     const bool straight = !gradient_.defined() && plan_->reduce_dtype == plan_->storage_dtype &&
                           shard_.device() == context_.device;
-    reduced_ = at::empty({plan_->layout.shard_numel()}, unreduced_.options());
+    reduced_ = straight ? gradient_memory()
+                        : at::empty({plan_->layout.shard_numel()}, unreduced_.options());
     if (straight) gradient_ = reduced_;
   } else {
     reduced_ = unreduced_;
@@ -405,7 +458,10 @@ void FlatGroup::finish_reduce() {
   const Stopwatch watch;
   reduction_.wait();
   context_.tell(Event::Kind::wait, "", plan_->name, 0, watch.seconds());
-  if (!gradient_.defined()) {
+  if (!gradient_.defined() && context_.gradients_stay) {
+    gradient_ = gradient_memory();
+    gradient_.copy_(reduced_);
+  } else if (!gradient_.defined()) {
     gradient_ = reduced_.to(shard_.device(), shard_.scalar_type());
     if (unreduced_buffer_.defined() && gradient_.is_alias_of(unreduced_buffer_))
       gradient_ = gradient_.clone();

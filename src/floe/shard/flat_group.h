@@ -62,8 +62,13 @@ class FlatGroup {
   const c10::StorageImpl* storage() const { return flat_.storage().unsafeGetStorageImpl(); }
   const c10::StorageImpl* released_storage() const { return unreadable_.unsafeGetStorageImpl(); }
 
-  // This rank's slice in storage dtype [shard_numel]; the optimizer updates it, gathers read it.
+  // This rank's slice in storage dtype [shard_numel]; the optimizer updates it, gathers read it. Of a
+  // group in 8 bits: bytes [slice_bytes], codes and scales.
   const at::Tensor& shard() const { return shard_; }
+  // What its numbers are stored as.
+  c10::ScalarType stored_dtype() const {
+    return plan_->eight_bit() ? plan_->storage_dtype : shard_.scalar_type();
+  }
   // The most precise slice there is: the masters, wherever they are.
   at::Tensor values() const { return masters_.defined() ? masters_.values() : shard_; }
   // After `values` was written to: what is gathered follows.
@@ -108,6 +113,8 @@ class FlatGroup {
   // Whole copies of the values and the gradient, for tests and exports. Collective over the shard group.
   at::Tensor gather_values();
   at::Tensor gather_gradient();
+  // The slices of all ranks as they are stored; with 8 bits, codes and scales.
+  at::Tensor gather_stored();
   // Of any slice with this layout; the result is on the device.
   at::Tensor gather_slice(const at::Tensor& slice) { return gathered(slice, "gather slices"); }
 
@@ -126,6 +133,18 @@ class FlatGroup {
   bool reduced() const { return reduction_.done(); }
   void clear_gradient();
 
+  // What a backward finds and leaves, apart from values (Engine::repeat_pass).
+  struct GradientState {
+    bool arrived = false;  // there is a gradient
+    bool reduced = false;  // it holds a finished reduction
+    bool operator==(const GradientState&) const = default;
+  };
+  GradientState gradient_state() const { return {gradient_.defined(), gradient_reduced_}; }
+  // With gradients that stay in place only: their memory holds that state already.
+  void set_gradient_state(const GradientState& state);
+  // Of the gradient slice, also while it is kept for the next one.
+  std::int64_t gradient_bytes() const;
+
  private:
   enum class State { released, gathering, whole };
 
@@ -136,9 +155,14 @@ class FlatGroup {
   std::int64_t references() const;
   // Puts this memory under the parameters; null takes it away.
   void attach(void* data);
+  // Of a group in 8 bits: from codes and scales to what the parameters view.
+  void make_values();
+  void give_back_staging();
   void release(std::string_view unit);
   // The gradient buffer is the gradient: nothing is sliced, dtypes agree.
   bool gradient_in_place() const;
+  // Memory for a gradient slice: new, or, where gradients stay in place, always the same.
+  at::Tensor gradient_memory();
   void open_gradient_buffer();
   // Makes the gradient itself the buffer, where it has its size, dtype and layout.
   bool take_over(const at::Tensor& gradient);
@@ -160,10 +184,12 @@ class FlatGroup {
   std::int64_t references_at_rest_ = 0;
   State state_ = State::released;
   int holds_ = 0;
-  at::Tensor buffer_;  // from the pool, under the storage
+  at::Tensor buffer_;   // from the pool, under the storage
+  at::Tensor staging_;  // from the pool: codes and scales until the values are made
   SideOp gather_;
 
   at::Tensor gradient_;          // [shard_numel], storage dtype
+  at::Tensor gradient_place_;    // its memory, where gradients stay in place
   at::Tensor unreduced_;         // [padded], reduce dtype
   at::Tensor unreduced_buffer_;  // from the gradient pool; undefined when in place
   std::vector<bool> filled_;     // which parameters have a value in `unreduced_`

@@ -8,13 +8,13 @@
 
 namespace floe::shard {
 
-FlatLayout::FlatLayout(std::vector<std::int64_t> numels, int world)
+FlatLayout::FlatLayout(std::vector<std::int64_t> numels, int world, std::int64_t granule)
     : numels_(std::move(numels)), world_(world) {
   for (const std::int64_t numel : numels_) {
     offsets_.push_back(numel_);
     numel_ += numel;
   }
-  shard_numel_ = ceil_div(numel_, world);
+  shard_numel_ = round_up(ceil_div(numel_, world), granule);
 }
 
 std::vector<Piece> FlatLayout::pieces(int rank) const {

@@ -22,7 +22,8 @@ struct Piece {
 class FlatLayout {
  public:
   FlatLayout() = default;
-  FlatLayout(std::vector<std::int64_t> numels, int world);
+  // Slices are multiples of `granule` elements.
+  FlatLayout(std::vector<std::int64_t> numels, int world, std::int64_t granule = 1);
 
   std::size_t size() const { return numels_.size(); }
   std::int64_t numel() const { return numel_; }

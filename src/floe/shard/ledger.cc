@@ -11,8 +11,10 @@ namespace floe::shard {
 void Ledger::add(const char* kind, std::size_t group_id, const std::string& group,
                  std::int64_t bytes) {
   hash_.add(std::string_view(kind)).add(group_id).add(static_cast<std::uint64_t>(bytes));
-  recent_[count_ % kRecent] = {kind, &group, bytes};
+  const Entry entry{kind, group_id, &group, bytes};
+  recent_[count_ % kRecent] = entry;
   count_ += 1;
+  if (log_) log_->push_back(entry);
 }
 
 std::array<double, Ledger::kWords> Ledger::words() const {

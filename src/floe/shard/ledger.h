@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "floe/core/hash.h"
 
@@ -20,6 +21,16 @@ class Ledger {
  public:
   // `kind` and `group` must outlive the ledger: it is called for every collective and copies nothing.
   void add(const char* kind, std::size_t group_id, const std::string& group, std::int64_t bytes);
+  struct Entry {
+    const char* kind = nullptr;
+    std::size_t group_id = 0;
+    const std::string* group = nullptr;
+    std::int64_t bytes = 0;
+  };
+  void add(const Entry& entry) { add(entry.kind, entry.group_id, *entry.group, entry.bytes); }
+  // Everything that is added from now on goes into `log` as well; null: no longer.
+  void log_to(std::vector<Entry>* log) { log_ = log; }
+
   std::uint64_t count() const { return count_; }
   std::uint64_t hash() const { return hash_.value(); }
 
@@ -33,16 +44,12 @@ class Ledger {
   std::string recent() const;
 
  private:
-  struct Entry {
-    const char* kind = nullptr;
-    const std::string* group = nullptr;
-    std::int64_t bytes = 0;
-  };
   static constexpr std::size_t kRecent = 8;
 
   Hash64 hash_;
   std::uint64_t count_ = 0;
   std::array<Entry, kRecent> recent_;  // entry n lies at n % kRecent
+  std::vector<Entry>* log_ = nullptr;
 };
 
 }  // namespace floe::shard

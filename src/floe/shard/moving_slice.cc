@@ -7,7 +7,7 @@
 #include <exception>
 
 #include "floe/core/log.h"
-#include "floe/shard/host_store.h"
+#include "floe/nn/host_store.h"
 
 namespace floe::shard {
 
@@ -33,7 +33,7 @@ void MovingSlice::store() {
   const at::AutoGradMode grad_off(false);
   arrival_.wait();
   const c10::Device device = values_.device();
-  const at::Tensor host = store_empty(values_.numel(), values_.scalar_type(), device);
+  const at::Tensor host = nn::store_empty(values_.numel(), values_.scalar_type(), device);
   host.copy_(values_, /*non_blocking=*/true);
   if (!device.is_cpu()) {
     const c10::impl::VirtualGuardImpl guard(device.type());

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "floe/nn/boundary.h"
+
 namespace floe::comm {
 class World;
 }
@@ -46,7 +48,9 @@ struct FrozenOptions {
   Residency residency = Residency::sharded;
   // automatic: what frozen parameters may occupy on a rank, resident copies and slices together.
   std::int64_t memory_budget_bytes = 0;
-  std::optional<c10::ScalarType> dtype;  // storage; null: MixedPrecision::param, else as they are
+  // Storage; null: MixedPrecision::param, else as they are. at::kChar or at::kFloat8_e4m3fn: frozen
+  // matrices in 8 bits (see Note [Frozen matrices in 8 bits]), everything else as with null.
+  std::optional<c10::ScalarType> dtype;
 };
 
 // Which modules are units. Each entry of `units` is a class name ("DecoderLayer") or, when it has one
@@ -93,6 +97,7 @@ struct ShardOptions {
 
   // Units or other modules, by class name or pattern, whose forward is recomputed in backward.
   std::vector<std::string> activation_checkpointing;
+  nn::KeptActivations kept_activations;  // of those
 
   // Patterns of the parameters that train; null: those with requires_grad.
   std::optional<std::vector<std::string>> trainable;

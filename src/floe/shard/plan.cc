@@ -65,6 +65,15 @@ std::int64_t own_numel(torch::nn::Module& module) {
   return numel;
 }
 
+// The weight of one linear layer, floe's or torch's, or of an attention's fused projection as
+// torch.nn.MultiheadAttention names it.
+bool is_matrix(const nn::NamedParameter& p) {
+  if (p.tensor.dim() != 2 || p.tensor.numel() == 0 || p.owners.size() != 1) return false;
+  const std::string local = p.name.substr(p.name.rfind('.') + 1);
+  return local == "in_proj_weight" ||
+         (local == "weight" && nn::class_name(*p.owners.front()) == "Linear");
+}
+
 class Planner {
  public:
   Planner(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
@@ -109,6 +118,7 @@ class Planner {
             const auto* own = dynamic_cast<const nn::Module*>(owner);
             return !own || own->weights_in_backward();
           });
+      planned.is_matrix = is_matrix(p);
       planned.tensor = p.tensor;
       planned.init = p.init;
       owners_.push_back(p.owners);
@@ -233,13 +243,34 @@ class Planner {
     if (p.trainable)
       group.storage_dtype = group.master_dtype;
     else
-      group.storage_dtype = floating ? options_.frozen.dtype.value_or(group.param_dtype) : p.dtype;
+      group.storage_dtype = floating ? frozen_dtype(p, group.param_dtype) : p.dtype;
     group.reduce_dtype = mixed.reduce.value_or(group.param_dtype);
     group.shard_size = shard_size_of(group.strategy);
     group.offloaded = options_.cpu_offload;
     if (!p.trainable && options_.frozen.residency == Residency::resident) make_resident(group);
     group.replicas = plan_.world_size / group.shard_size;
     return group;
+  }
+
+  c10::ScalarType frozen_dtype(const PlannedParameter& p, c10::ScalarType param_dtype) const {
+    const auto dtype = options_.frozen.dtype.value_or(param_dtype);
+    const bool can = p.is_matrix && param_dtype != at::kDouble;
+    return kernels::is_eight_bit(dtype) && !can ? param_dtype : dtype;
+  }
+
+  // Whoever asks for 8 bits gets them somewhere.
+  void check_eight_bit() const {
+    const auto& dtype = options_.frozen.dtype;
+    if (!dtype) return;
+    require<ConfigError>(at::isFloatingType(*dtype) || *dtype == at::kChar,
+                         "strategy.frozen.dtype cannot be ", c10::toString(*dtype),
+                         "; choose fp32, bf16, fp16, int8 or fp8");
+    // A set that is added later may take the last of them.
+    if (!kernels::is_eight_bit(*dtype) || before_) return;
+    require<ConfigError>(std::any_of(plan_.groups.begin(), plan_.groups.end(),
+                                     [](const PlannedGroup& group) { return group.eight_bit(); }),
+                         "strategy.frozen.dtype asks for 8 bits, but no matrix of the model is "
+                         "frozen in all phases; freeze some, or leave it out");
   }
 
   // The mildest of the sets': masters that one of them wants to keep are kept.
@@ -266,14 +297,24 @@ class Planner {
       const auto [place, is_new] = known.emplace(key, plan_.groups.size());
       if (is_new) {
         blank.name = str(plan_.units[units.front()].label(), units.size() > 1 ? " tied" : "", " ",
-                         kind_of(p.sets));
+                         kind_of(p.sets), eight_bit_suffix(blank));
         for (const std::size_t unit : units)
           plan_.units[unit].groups.push_back(plan_.groups.size());
         plan_.groups.push_back(std::move(blank));
       }
       plan_.groups[place->second].parameters.push_back(i);
     }
-    for (PlannedGroup& group : plan_.groups) lay_out(group);
+    for (PlannedGroup& group : plan_.groups) {
+      sort_parameters(group);
+      lay_out(group, plan_.parameters);
+    }
+    check_eight_bit();
+  }
+
+  // A unit's frozen matrices stand beside what else is frozen in it.
+  static const char* eight_bit_suffix(const PlannedGroup& group) {
+    if (!group.eight_bit()) return "";
+    return group.storage_dtype == at::kChar ? " int8" : " fp8";
   }
 
   // "frozen", "trainable", or the sets: "a+b".
@@ -301,20 +342,20 @@ class Planner {
     }
   }
 
-  void lay_out(PlannedGroup& group) const {
+  void sort_parameters(PlannedGroup& group) const {
     std::vector<std::int64_t> numels;
     for (const std::size_t i : group.parameters) numels.push_back(plan_.parameters[i].numel);
     std::vector<std::size_t> ordered;
-    std::vector<std::int64_t> ordered_numels;
-    for (const std::size_t k : aligned_order(numels)) {
-      ordered.push_back(group.parameters[k]);
-      ordered_numels.push_back(numels[k]);
-    }
+    for (const std::size_t k : aligned_order(numels)) ordered.push_back(group.parameters[k]);
     group.parameters = std::move(ordered);
-    group.layout = FlatLayout(std::move(ordered_numels), group.shard_size);
   }
 
   void find_checkpointed() {
+    const nn::KeptActivations& kept = options_.kept_activations;
+    require<ConfigError>(
+        !options_.activation_checkpointing.empty() || !(kept.products || kept.in_host),
+        "strategy.activations says what checkpointed modules keep, but none is "
+        "checkpointed; name some in strategy.activation_checkpointing");
     for (const auto& entry : options_.activation_checkpointing)
       for (const Place* place : select(places_, entry, "strategy.activation_checkpointing")) {
         auto* slot = dynamic_cast<nn::BoundarySlot*>(place->module);
@@ -374,6 +415,22 @@ const char* name_of(Rest rest) {
     case Rest::drop: return "drop";
   }
   return "?";
+}
+
+void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameters) {
+  const bool eight_bit = group.eight_bit();
+  std::vector<std::int64_t> numels;
+  std::vector<std::pair<std::int64_t, std::int64_t>> shapes;
+  for (const std::size_t i : group.parameters) {
+    const PlannedParameter& parameter = parameters[i];
+    numels.push_back(parameter.numel);
+    if (eight_bit) shapes.emplace_back(parameter.shape[0], parameter.shape[1]);
+  }
+  group.layout = FlatLayout(std::move(numels), group.shard_size,
+                            eight_bit ? kernels::EightBitSlices::kAlignment : 1);
+  if (eight_bit)
+    group.eight_bit_slices =
+        kernels::EightBitSlices(shapes, group.layout.shard_numel(), group.shard_size);
 }
 
 ShardPlan make_plan(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,

@@ -13,6 +13,13 @@
 // layout. A group that the active set does not train *rests*: it is frozen in every respect, has no
 // gradient and is gathered like a frozen one. What some set trains has fp32 masters; those of a resting
 // group stay on the device or leave it, as its set says (Rest).
+//
+// Note [Frozen matrices in 8 bits]
+// With FrozenOptions::dtype int8 or fp8 the frozen weights of linear layers are groups of their own, whose
+// slices are codes and scales (Note [Eight bits]). They are gathered as they are stored, into a second
+// buffer of the pool, and the values are made from there into the first one, behind the gather; the second
+// goes back when the unit begins. A group that every rank holds whole needs no second buffer. What some set
+// trains is never stored so, nor are embeddings, heads, tied weights, norms and biases.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -21,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "floe/kernels/eight_bit.h"
 #include "floe/nn/boundary.h"
 #include "floe/nn/init.h"
 #include "floe/shard/layout.h"
@@ -38,6 +46,7 @@ struct PlannedParameter {
   c10::ScalarType dtype = c10::kFloat;  // before it was sharded
   bool used_twice = false;              // by several modules
   bool read_in_backward = true;         // its modules' backward reads it
+  bool is_matrix = false;               // of one linear layer: what 8 bits are for
   at::Tensor tensor;
   const nn::Init* init = nullptr;
 
@@ -63,8 +72,14 @@ struct PlannedGroup {
   bool offloaded = false;          // slices, gradients and optimizer state in host memory
   bool needed_in_backward = true;  // by the closed formula; the engine looks at the graph
   FlatLayout layout;
+  kernels::EightBitSlices eight_bit_slices;  // of a group that is stored in 8 bits
 
+  bool eight_bit() const {
+    return !trainable && storage_dtype != param_dtype && kernels::is_eight_bit(storage_dtype);
+  }
   std::int64_t gathered_bytes() const;  // 0 when nothing has to be gathered
+  std::int64_t moved_bytes() const;     // by one gather: what it brings together
+  std::int64_t staging_bytes() const;   // beside the gathered values, until they are made
   std::int64_t shard_bytes() const;
   std::int64_t gradient_bytes() const;  // the reduction's input; 0 for what does not train now
   bool trains_in(std::size_t set) const { return sets >> set & 1; }
@@ -141,6 +156,9 @@ struct ShardPlan {
   // One line per unit, group and parameter: what ranks must agree on.
   std::vector<std::string> lines() const;
 };
+
+// Divides the group's parameters, in their order, into `shard_size` slices.
+void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameters);
 
 // Throws ConfigError for a policy or pattern that matches nothing (with near names), and for a unit
 // that cannot be called through a boundary while watch_operators is off. `before`: the plan that the

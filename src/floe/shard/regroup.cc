@@ -6,6 +6,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "floe/core/bytes.h"
+#include "floe/core/error.h"
+#include "floe/nn/load.h"
 #include "floe/shard/fill.h"
 
 namespace floe::shard {
@@ -18,10 +21,47 @@ bool stays(const PlannedGroup& before, const PlannedGroup& after) {
          before.masters_away() == after.masters_away() && before.offloaded == after.offloaded;
 }
 
+// The group's slice out of the codes and scales of all of `old`, which has all its parameters.
+void cut_eight_bit(const at::Tensor& stored, const FlatGroup& old, FlatGroup& group) {
+  const kernels::EightBitSlices& layout = old.plan().eight_bit_slices;
+  const at::Tensor codes = layout.all_codes(stored), scales = layout.all_scales(stored);
+  group.shard().zero_();
+  for (const Piece& piece : group.pieces()) {
+    const PlannedParameter& parameter = group.parameter(piece.index);
+    std::size_t place = 0;
+    while (old.parameter(place).name != parameter.name) ++place;
+    const std::int64_t row_numel = parameter.shape[1];
+    const std::int64_t row = piece.first / row_numel;
+    const std::int64_t rows = ceil_div(piece.first + piece.numel, row_numel) - row;
+    store_rows(group, piece, row,
+               {codes.narrow(0, layout.matrices[place].offset + row * row_numel, rows * row_numel)
+                    .view({rows, row_numel}),
+                scales.narrow(0, layout.matrices[place].rows_before + row, rows)});
+  }
+}
+
 }  // namespace
 
+void check_masters(const std::vector<std::unique_ptr<FlatGroup>>& before, const ShardPlan& plan,
+                   const TensorSource* reread) {
+  for (const auto& group : before) {
+    if (!group->plan().eight_bit()) continue;
+    for (const std::size_t p : group->plan().parameters) {
+      const PlannedParameter& parameter = plan.parameters[p];
+      if (!parameter.trainable) continue;
+      require<ConfigError>(reread, "'", parameter.name,
+                           "' is to train, but is stored in 8 bits, which are too few to start "
+                           "from; set `reread`, so that it is read again from the files");
+      require<ConfigError>(nn::find_any(*reread, parameter.name, parameter.other_names), "'",
+                           parameter.name,
+                           "' is to train, but is stored in 8 bits, and no file has it to be read "
+                           "again; name it in a set from the start");
+    }
+  }
+}
+
 Regrouped regroup(std::vector<std::unique_ptr<FlatGroup>> before, const ShardPlan& plan,
-                  Context& context, const ShardOptions* reread) {
+                  Context& context, const TensorSource* reread) {
   const at::AutoGradMode grad_off(false);
   Regrouped result;
   result.groups.resize(plan.groups.size());
@@ -43,11 +83,17 @@ Regrouped regroup(std::vector<std::unique_ptr<FlatGroup>> before, const ShardPla
       result.groups[g] = std::move(before[b]);
       continue;
     }
-    const at::Tensor whole = old.gather_values();
+    const bool eight_bit = old.plan().eight_bit();
+    const at::Tensor whole = eight_bit ? old.gather_stored() : old.gather_values();
     old.forget_values();
     for (const std::size_t g : heirs[b]) {
       auto group = std::make_unique<FlatGroup>(g, plan.groups[g], plan, context);
-      group->values().copy_(cut_slice(whole, old, *group));
+      if (!eight_bit)
+        group->values().copy_(cut_slice(whole, old, *group));
+      else if (group->plan().eight_bit())
+        cut_eight_bit(whole, old, *group);
+      else
+        group->values().zero_();  // all of it is read again (check_masters)
       if (reread && !old.plan().trainable && group->plan().trainable) read_group(*group, *reread);
       group->values_changed();
       group->adopt_parameters();

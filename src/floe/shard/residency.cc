@@ -39,9 +39,7 @@ void choose_residents(ShardPlan& plan, const FrozenOptions& options) {
     PlannedGroup whole = *group;
     make_resident(whole);
     whole.replicas = plan.world_size;
-    std::vector<std::int64_t> numels;
-    for (const std::size_t i : whole.parameters) numels.push_back(plan.parameters[i].numel);
-    whole.layout = FlatLayout(std::move(numels), 1);
+    lay_out(whole, plan.parameters);
     const std::int64_t more = whole.shard_bytes() - (group->offloaded ? 0 : group->shard_bytes());
     if (used + more > options.memory_budget_bytes) continue;
     used += more;

@@ -32,6 +32,11 @@ void Schedule::end() {
   if (predicted != recorded_) predicted = recorded_;
 }
 
+void Schedule::passed(PassKind kind, const std::vector<Step>& steps) {
+  auto& predicted = predicted_[index(kind)];
+  if (predicted != steps) predicted = steps;
+}
+
 const Step* Schedule::ahead_begin() const {
   return on_track_ ? predicted_[index(kind_)].data() + cursor_ : nullptr;
 }

@@ -36,6 +36,9 @@ class Schedule {
   // The pass is over; what was recorded predicts the next one.
   void end();
 
+  // A pass of that kind went by without being recorded here: it predicts the next one.
+  void passed(PassKind kind, const std::vector<Step>& steps);
+
   // Whether the pass at hand began with this unit.
   bool begins_with(std::size_t unit) const {
     return !recorded_.empty() && recorded_.front().unit == unit;

@@ -10,6 +10,7 @@ namespace floe::shard {
 void SideOp::wait() {
   if (!std::exchange(pending_, false)) return;
   work_.wait();
+  if (const auto then = std::exchange(then_, nullptr)) then();
   if (done_) {
     const c10::impl::VirtualGuardImpl guard(done_->device_type());
     done_->block(guard.getStream(done_->device()));
@@ -23,11 +24,12 @@ SideStream::SideStream(c10::Device device) : device_(device) {
   stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }
 
-SideOp SideStream::run(const std::function<comm::Work()>& issue) {
+SideOp SideStream::run(const std::function<comm::Work()>& issue, std::function<void()> then) {
   SideOp op;
   op.pending_ = true;
   if (!stream_) {
     op.work_ = issue();
+    op.then_ = std::move(then);
     return op;
   }
   const c10::impl::VirtualGuardImpl guard(device_.type());
@@ -36,6 +38,7 @@ SideOp SideStream::run(const std::function<comm::Work()>& issue) {
   ready.block(*stream_);
   c10::StreamGuard on_side(*stream_);
   issue().wait();  // the side stream waits, not the host
+  if (then) then();
   op.done_.emplace(device_.type());
   op.done_->record(*stream_);
   return op;

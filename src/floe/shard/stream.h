@@ -26,6 +26,7 @@ class SideOp {
   SideOp& operator=(SideOp&& other) noexcept {
     pending_ = std::exchange(other.pending_, false);
     work_ = std::move(other.work_);
+    then_ = std::move(other.then_);
     done_ = std::move(other.done_);
     return *this;
   }
@@ -39,14 +40,16 @@ class SideOp {
   friend class SideStream;
   bool pending_ = false;
   comm::Work work_;
+  std::function<void()> then_;  // on the CPU: what the caller runs when the work is done
   std::optional<c10::Event> done_;
 };
 
 class SideStream {
  public:
   explicit SideStream(c10::Device device);
-  // Runs `issue` with the side stream current.
-  SideOp run(const std::function<comm::Work()>& issue);
+  // Runs `issue` with the side stream current, and `then`, if any, behind what it issued: on the side
+  // stream, or on the CPU in SideOp::wait.
+  SideOp run(const std::function<comm::Work()>& issue, std::function<void()> then = nullptr);
 
  private:
   c10::Device device_;

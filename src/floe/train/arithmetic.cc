@@ -113,14 +113,16 @@ Arithmetic::Costs Arithmetic::costs_of(std::size_t set, const models::LanguageMo
 double Arithmetic::of(const PackedBatch& batch, const models::ModelInput& input) const {
   const Costs& costs = of_set_[plan_.active_set];
   const auto* offsets = batch.sequence_offsets.const_data_ptr<std::int64_t>();
-  double pairs = 0;
+  double pairs = 0, labels = 0;  // of the batch itself: what it was rounded up to is no work
   for (std::int64_t s = 0; s < batch.num_sequences(); ++s) {
     const auto length = static_cast<double>(offsets[s + 1] - offsets[s]);
     pairs += length * length;
   }
+  for (const std::int64_t of_source : input.labels_of_source)
+    labels += static_cast<double>(of_source);
   return costs.per_token * static_cast<double>(batch.num_tokens()) +
-         costs.per_image * static_cast<double>(batch.num_images()) +
-         costs.per_label * static_cast<double>(input.predictors.numel()) + costs.per_pair * pairs;
+         costs.per_image * static_cast<double>(batch.num_images()) + costs.per_label * labels +
+         costs.per_pair * pairs;
 }
 
 }  // namespace floe::train

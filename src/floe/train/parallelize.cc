@@ -8,6 +8,8 @@ namespace floe::train {
 std::shared_ptr<comm::World> join_world(const DistConfig& config) {
   comm::WorldOptions options;
   options.backend = comm::backend_from_name(config.backend);
+  if (config.device == "cpu") options.device = c10::Device(c10::kCPU);
+  if (config.device == "cuda") options.device = c10::Device(c10::kCUDA);
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_s * 1000));
   comm::ManualInit init{.url = config.init};
   if (config.rank) init.rank = static_cast<int>(*config.rank);

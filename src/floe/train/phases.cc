@@ -117,8 +117,8 @@ double Phases::lr(std::int64_t step) const {
   return base_lr() * factor;
 }
 
-void Phases::update(double lr) {
-  optimizer().step(lr);
+void Phases::update(double lr, double factor) {
+  optimizer().step(lr, factor);
   turns_.advance();
 }
 

@@ -38,7 +38,7 @@ class Phases {
   double base_lr() const;
   double lr(std::int64_t step) const;
   // The update of a step: the set's optimizer, and its turn goes on.
-  void update(double lr);
+  void update(double lr, double factor);
 
   // What a checkpoint holds of it: null without phases.
   nlohmann::json save() const;

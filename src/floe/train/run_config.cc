@@ -35,6 +35,24 @@ std::string validation_problem(const RunConfig& c) {
   return "";
 }
 
+std::string graphs_problem(const RunConfig& c) {
+  if (!c.strategy.cuda_graphs) return "";
+  if (c.dist.backend == "gloo" || c.dist.backend == "mpi")
+    return str("has cuda_graphs, but collectives of dist.backend: ", c.dist.backend,
+               " cannot be recorded; use nccl, or set cuda_graphs to false");
+  if (c.strategy.cpu_offload || c.strategy.activations.offload)
+    return "has cuda_graphs beside cpu_offload or activations.offload, which wait for the host; "
+           "set one "
+           "of them to false";
+  const bool drops_out = c.model.dropout != models::ModelConfig::Dropout::none ||
+                         (c.model.lora && c.model.lora->dropout > 0);
+  if (drops_out && !c.strategy.activation_checkpointing.empty())
+    return "has cuda_graphs beside activation_checkpointing and dropout, which a recorded step "
+           "cannot "
+           "repeat; turn one of the three off";
+  return "";
+}
+
 fs::path folder_of(const config::Layers& layers) {
   return layers.files.empty() ? "." : fs::path(layers.files.front()).parent_path();
 }
@@ -72,6 +90,7 @@ void describe(config::Schema<RunConfig>& s) {
   s.section("checkpoint", &C::checkpoint, "When and how the run is saved");
   s.section("log", &C::log, "What is written and how often");
   s.check("train", validation_problem);
+  s.check("strategy", graphs_problem);
   describe_phase_checks(s);
   s.check("data", data_problem);
   s.check("precision", [](const C& c) {
@@ -82,6 +101,16 @@ void describe(config::Schema<RunConfig>& s) {
   s.check("checkpoint", [](const C& c) {
     return c.checkpoint.every_epochs && !c.train.epochs
                ? "has every_epochs, but train.epochs is not set; use every_steps"
+               : "";
+  });
+  s.check("checkpoint", [](const C& c) {
+    const auto& frozen = c.strategy.frozen.dtype;
+    const bool eight_bit = frozen == DType::i8 || frozen == DType::f8_e4m3;
+    return eight_bit && c.checkpoint.content == checkpoint::Content::full
+               ? "has content: full, but strategy.frozen.dtype rounds frozen matrices to 8 bits; "
+                 "save with "
+                 "content: trainable, which names their files, and put both together with floe "
+                 "export"
                : "";
   });
 }

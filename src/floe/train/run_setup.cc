@@ -83,6 +83,19 @@ std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns, std::
   return steps;
 }
 
+std::unique_ptr<c10::StreamGuard> graph_stream(const RunConfig& config, const comm::World& world) {
+  if (!config.strategy.cuda_graphs) return nullptr;
+  StepGraphs::require_device(world);
+  return computing_stream(world.device());
+}
+
+StepGraphs::Options graph_options(const RunConfig& config) {
+  StepGraphs::Options options;
+  options.drops_out = config.model.dropout != models::ModelConfig::Dropout::none ||
+                      (config.model.lora && config.model.lora->dropout > 0);
+  return options;
+}
+
 double count_bad(const data::Loader& loader) {
   std::int64_t bad = 0;
   for (const auto& [source, counts] : loader.counts()) bad += counts.num_damaged();

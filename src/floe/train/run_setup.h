@@ -11,6 +11,7 @@
 #include "floe/shard/engine.h"
 #include "floe/train/phases.h"
 #include "floe/train/run_config.h"
+#include "floe/train/step_graphs.h"
 
 namespace floe::train {
 
@@ -30,6 +31,11 @@ std::vector<double> loss_weights(const DataConfig& config);
 // epochs cannot be counted, or are longer than the phases.
 std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns, std::int64_t steps_done,
                          const data::Loader& loader);
+
+// With strategy.cuda_graphs: the stream to compute on, null without. Throws ConfigError where nothing can be
+// recorded.
+std::unique_ptr<c10::StreamGuard> graph_stream(const RunConfig& config, const comm::World& world);
+StepGraphs::Options graph_options(const RunConfig& config);
 
 // Samples that were dropped because they are damaged, so far, on this rank.
 double count_bad(const data::Loader& loader);

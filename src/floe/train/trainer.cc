@@ -50,11 +50,14 @@ Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::
     : config_(loaded.config),
       world_(std::move(world)),
       stop_requested_(stop),
+      stream_(graph_stream(config_, *world_)),
       built_(models::build_model(config_.model, config_.run.seed)),
       loss_scale_(first_loss_scale(config_).value_or(0)) {
   reporter_ = std::make_unique<Reporter>(loaded, *world_);
   engine_ = parallelize(config_, built_, world_);
   built_.module->train();
+  if (config_.strategy.cuda_graphs)
+    graphs_ = std::make_unique<StepGraphs>(*built_.model, *engine_, graph_options(config_));
   phases_ = std::make_unique<Phases>(config_, *engine_);
   noise_.resize(phases_->turns().size());
   if (config_.train.ema.decay)
@@ -88,6 +91,7 @@ void Trainer::run() {
     if (stopped() && saved_step_ != step_) save();  // the last step was a skipped one
     checkpoints_->wait();
     tell_saved();
+    if (graphs_) log::info(graphs_->summary());
     reporter_->end(loader_->report(), step_, stopped());
   } catch (...) {
     reporter_->failed();
@@ -154,10 +158,7 @@ bool Trainer::train_step(StepRecord& record) {
   skipped_in_a_row_ = 0;
 
   const double norm = all.gradient_norm / scale;
-  if (loss_scale_.active()) {
-    engine_->scale_gradients(1 / scale);
-    record.loss_scale = scale;
-  }
+  if (loss_scale_.active()) record.loss_scale = scale;
   if (measure) {
     double samples = 0;
     for (const auto& source : totals.sources) samples += static_cast<double>(source.samples);
@@ -167,7 +168,7 @@ bool Trainer::train_step(StepRecord& record) {
     record.noise_scale = noise.value();
   }
   record.gradient_norm = norm;
-  update(norm, record);
+  update(norm, 1 / scale, record);
   record.step = step_;
   if (phases_->several()) record.phase = phases_->turns().name();
   record.epoch = epoch_;
@@ -201,16 +202,17 @@ void Trainer::forward_backward(const PackedBatch& batch, const std::vector<doubl
   options.num_sources = static_cast<std::int64_t>(kNumSources);
   options.loss.weight = loss_weights(config_.data);
   options.loss.divisor = divisors;
+  options.rounded = graphs_ && graphs_->should_round(batch);
   const double shares =
       divisors.empty() ? static_cast<double>(config_.train.gradient_accumulation) : 1;
   for (double& weight : options.loss.weight) weight *= loss_scale_.value() / shares;
 
   const auto input = models::prepare(*built_.model, batch, options);
-  const auto [loss, loss_of_source] = models::training_loss(*built_.model, input);
-  reporter_->mark(MemoryPoint::after_forward);
-  loss.backward();
+  const auto after_forward = [this] { reporter_->mark(MemoryPoint::after_forward); };
+  const PassLosses losses =
+      graphs_ ? graphs_->run(input, after_forward) : run_pass(*built_.model, input, after_forward);
   reporter_->mark(MemoryPoint::after_backward);
-  sums.add(batch, *input, loss_of_source);
+  sums.add(batch, *input, losses.of_source);
   reporter_->count_work(batch, *input);
 }
 
@@ -242,15 +244,16 @@ void Trainer::skip(const std::vector<PackedBatch>& batches, bool finite_here) {
           "); lower train.optimizer.lr, or look at the samples that the log names");
 }
 
-void Trainer::update(double gradient_norm, StepRecord& record) {
+void Trainer::update(double gradient_norm, double factor, StepRecord& record) {
   reporter_->mark(MemoryPoint::before_optimizer_step);
   if (config_.train.clip.norm)
-    optim::clip_by_norm(*engine_, gradient_norm, *config_.train.clip.norm);
-  if (config_.train.clip.value) optim::clip_by_value(*engine_, *config_.train.clip.value);
+    factor *= optim::clip_factor(gradient_norm, *config_.train.clip.norm);
+  // The optimizer multiplies afterwards.
+  if (config_.train.clip.value) optim::clip_by_value(*engine_, *config_.train.clip.value / factor);
   record.lr = phases_->lr(step_);
   {
     const auto updating = checkpoints_->updating();
-    phases_->update(record.lr);
+    phases_->update(record.lr, factor);
     if (ema_) ema_->update();
     ++step_;
     data_before_ = loader_->state();

@@ -28,6 +28,7 @@
 #include "floe/train/phases.h"
 #include "floe/train/reporter.h"
 #include "floe/train/run_config.h"
+#include "floe/train/step_graphs.h"
 #include "floe/train/step_record.h"
 
 namespace floe::train {
@@ -66,7 +67,7 @@ class Trainer {
   // What `loss_mean: global` divides by: labelled tokens of each source per rank and micro-batch.
   std::vector<double> global_divisors(const std::vector<PackedBatch>& batches);
   void skip(const std::vector<PackedBatch>& batches, bool here);
-  void update(double gradient_norm, StepRecord& record);
+  void update(double gradient_norm, double factor, StepRecord& record);
   void after_step(StepRecord& record);
   bool save_is_due() const;
   void save(const std::map<std::string, double>& metrics = {});
@@ -79,8 +80,10 @@ class Trainer {
   const RunConfig config_;
   std::shared_ptr<comm::World> world_;
   const std::atomic<bool>& stop_requested_;
+  std::unique_ptr<c10::StreamGuard> stream_;  // with strategy.cuda_graphs
   models::BuiltModel built_;
   std::shared_ptr<shard::Engine> engine_;
+  std::unique_ptr<StepGraphs> graphs_;  // null: every pass runs
   std::unique_ptr<Phases> phases_;
   std::unique_ptr<optim::Ema> ema_;  // null: none
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
