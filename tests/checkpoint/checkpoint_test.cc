@@ -1,11 +1,18 @@
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <set>
+#include <string>
+
 #include "floe/checkpoint/checkpoint_config.h"
 #include "floe/checkpoint/folders.h"
+#include "floe/checkpoint/run_state.h"
 #include "floe/checkpoint/sealed_json.h"
+#include "floe/comm/world.h"
 #include "floe/config/schema.h"
 #include "floe/config/yaml.h"
 #include "floe/core/error.h"
+#include "floe/models/transformer.h"
 
 namespace floe::checkpoint {
 namespace {
@@ -17,6 +24,35 @@ TEST(Folders, StepsOfNames) {
   for (const char* name : {"step_", "step_x", "step_1x", "checkpoint_3", "last", ".tmp-step_3",
                            "step_-1", "step_99999999999999999999", "step_3.pt.floe.json"})
     EXPECT_FALSE(step_of_name(name)) << name;
+}
+
+// What is stored in 8 bits is not what was read.
+TEST(Content, FullIsRefusedForFrozenMatricesInEightBits) {
+  shard::ShardOptions options;
+  options.world = comm::World::fake(0, 1);
+  options.trainable = {{"norm.*"}};
+  options.frozen.dtype = at::kChar;
+  const auto model = std::make_shared<models::Transformer>(
+      models::TransformerSize{.vocab = 20, .dim = 8, .layers = 1, .heads = 2, .context = 4});
+  const auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
+  RunState run{.engine = engine.get()};
+  std::set<std::string> names;
+  for (const StateTensor& tensor : state_tensors(run, Share::held)) names.insert(tensor.name());
+  EXPECT_EQ(names, (std::set<std::string>{"model.norm.weight", "model.norm.bias"}));
+  run.content = Content::full;
+  for (const auto& save : {std::function<void()>([&] { check_savable(run); }),
+                           std::function<void()>([&] { state_tensors(run, Share::held); })})
+    try {
+      save();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const ConfigError& e) {
+      EXPECT_STREQ(
+          e.what(),
+          "'layers.0.attention.qkv.weight' is stored in 8 bits (strategy.frozen.dtype), so "
+          "a checkpoint cannot have it as it was read; save with checkpoint.content: "
+          "trainable, which names the frozen files, and put both together with floe "
+          "export");
+    }
 }
 
 CheckpointConfig bound(const std::string& yaml) {

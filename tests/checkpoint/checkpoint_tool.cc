@@ -130,7 +130,8 @@ class Run {
  public:
   explicit Run(const Arguments& arguments) : arguments_(arguments) {
     comm::WorldOptions options;
-    options.device = c10::Device(c10::kCPU);
+    // FLOE_TEST_DEVICE=cuda: all ranks on the one GPU.
+    options.device = std::getenv("FLOE_TEST_DEVICE") ? c10::Device(c10::kCUDA, 0) : c10::kCPU;
     options.backend = comm::Backend::gloo;
     options.timeout = std::chrono::seconds(arguments.number("timeout", 60));
     options.rendezvous = comm::find_rendezvous({}, comm::process_environment());
@@ -266,7 +267,7 @@ class Run {
     const at::Tensor all =
         at::randint(0, size_.vocab, {kGlobalBatch, size_.context}, generator, at::kLong);
     const int mine = kGlobalBatch / world->size();
-    const at::Tensor ids = all.narrow(0, world->rank() * mine, mine);
+    const at::Tensor ids = all.narrow(0, world->rank() * mine, mine).to(world->device());
     at::Tensor loss = models::next_token_loss(nn::call(*model, ids), ids);
     fail_if("forward");
     if (failure_.place == "backward" && failure_.step == step + 1 && failure_.rank == world->rank())
@@ -295,7 +296,7 @@ class Run {
     std::int64_t at = 0;
     const auto add = [&](const shard::FlatGroup& group, const std::string& kind,
                          const at::Tensor& slice) {
-      const at::Tensor floats = slice.to(at::kFloat).contiguous();
+      const at::Tensor floats = slice.to(at::kCPU, at::kFloat).contiguous();
       for (const shard::Piece& piece : group.pieces()) {
         const auto& parameter = group.parameter(piece.index);
         const auto number = &parameter - engine->plan().parameters.data();

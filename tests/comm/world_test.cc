@@ -161,6 +161,9 @@ TEST(Backends, ThoseThatCannotBeAreRefused) {
   if (!at::globalContext().hasCUDA()) {
     options.backend = Backend::nccl;
     expect_config_error([&] { World::join(options); }, "needs a GPU and a build with CUDA");
+    options.backend = Backend::gloo;
+    options.device = c10::Device(c10::kCUDA);
+    expect_config_error([&] { World::join(options); }, "set dist.device to cpu");
   }
 }
 

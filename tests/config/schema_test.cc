@@ -138,9 +138,10 @@ TEST(Schema, TheStrategyDefaultsOfTheDesign) {
             parse_yaml("sharding: full_shard\nhybrid_shard_size: 8\n"
                        "units: [DecoderLayer, GatedCrossAttention, PerceiverResampler, ViTBlock]\n"
                        "activation_checkpointing: []\n"
+                       "activations: {keep: inputs, offload: false}\n"
                        "mixed_precision: {param: bf16, reduce: fp32, buffer: fp32}\n"
                        "frozen: {residency: sharded, memory_budget: null, dtype: null}\n"
-                       "cpu_offload: false\nprefetch: 1\n",
+                       "cuda_graphs: false\ncpu_offload: false\nprefetch: 1\n",
                        "t"))
       << write_yaml(values);
 }

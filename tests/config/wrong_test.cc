@@ -113,8 +113,17 @@ INSTANTIATE_TEST_SUITE_P(
         {"strategy: {mixed_precision: {param: int64}}",
          "x.yaml:2:37: strategy.mixed_precision.param is int64, but must be one of fp32, bf16, "
          "fp16"},
-        {"strategy: {frozen: {dtype: int8}}",
-         "x.yaml:2:28: strategy.frozen.dtype is int8, but must be one of fp32, bf16, fp16"},
+        {"strategy: {frozen: {dtype: int4}}",
+         "x.yaml:2:28: strategy.frozen.dtype must be a dtype such as fp32, bf16 or fp16, not "
+         "'int4'"},
+        {"strategy: {frozen: {dtype: int16}}",
+         "x.yaml:2:28: strategy.frozen.dtype is int16, but must be one of fp32, bf16, fp16, int8, "
+         "fp8; did you mean 'int8'?"},
+        {"strategy: {activations: {keep: outputs}}",
+         "x.yaml:2:32: strategy.activations.keep must be one of inputs, products, not 'outputs'"},
+        {"strategy: {activations: {offload: true}}",
+         "x.yaml:2:12: strategy.activations has no effect here; name what is checkpointed in "
+         "activation_checkpointing beside it"},
         // The strategy and the ranks.
         {"strategy: {hybrid_shard_size: 0}",
          "x.yaml:2:31: strategy.hybrid_shard_size is 0, but must be at least 1"},
@@ -136,6 +145,8 @@ INSTANTIATE_TEST_SUITE_P(
          "40GiB, 512MiB or 5GB, not -5"},
         {"strategy: {frozen: {residency: auto, memory_budget: 0}}",
          "x.yaml:2:53: strategy.frozen.memory_budget is 0, but must be more than 0"},
+        {"dist: {backend: nccl, device: cpu}",
+         "x.yaml:2:31: dist.device is cpu, but backend nccl is for GPUs; use gloo"},
         {"dist: {timeout_s: 0}", "x.yaml:2:19: dist.timeout_s is 0, but must be more than 0"},
         {"dist: {init: file}", "x.yaml:2:14: dist.init must be env or tcp://HOST:PORT, not 'file'"},
         {"dist: {init: 'tcp://host'}",

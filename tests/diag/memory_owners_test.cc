@@ -11,7 +11,7 @@
 #include "floe/core/str.h"
 #include "floe/diag/device_memory.h"
 #include "floe/models/transformer.h"
-#include "floe/shard/host_store.h"
+#include "floe/nn/host_store.h"
 #include "tests/support/ranks.h"
 
 namespace floe::diag {
@@ -29,7 +29,7 @@ class Stubborn final : public optim::Optimizer {
   void rest(std::size_t, std::size_t) override {}
 
  protected:
-  void update(double) override {}
+  void update(double, double) override {}
 };
 
 // A decoder of two layers, each a set of its own, between frozen embeddings.
@@ -102,7 +102,7 @@ void owners_hold_what_the_plan_says(Rest rest, bool bf16, const shard::ShardOpti
     }
     EXPECT_EQ(after.device_bytes(), device_memory(at::kCPU).current_bytes)
         << "the rest is what nobody else owns";
-    EXPECT_EQ(after.host_bytes(), shard::stored_bytes()) << "nobody else is in the store";
+    EXPECT_EQ(after.host_bytes(), nn::stored_bytes()) << "nobody else is in the store";
 
     const std::string active = next == 0 ? "a" : "b", resting = next == 0 ? "b" : "a";
     EXPECT_EQ(on_device(after, "parameters.trainable"), masters);

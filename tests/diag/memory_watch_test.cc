@@ -15,7 +15,7 @@ using Size = models::TransformerSize;
 struct Watched {
   explicit Watched(const Size& size, shard::ShardOptions options = {},
                    const shard::Policy& policy = {.units = {"DecoderLayer"}})
-      : sharded((device_memory(at::kCPU), size), std::move(options), policy),
+      : sharded((device_memory(test::device()), size), std::move(options), policy),
         watch(*sharded.engine, {sharded.optimizer.get()}) {
     sharded.engine->add_observer(&watch);
   }
@@ -74,7 +74,7 @@ TEST_RANKS(MemoryWatch, RepeatedPointsKeepTheirLargestValues, 1) {
   run.step(1, 16);
   run.watch.mark(MemoryPoint::batch_start);
   const auto pass = [&](std::int64_t tokens) {
-    const at::Tensor ids = at::zeros({2, tokens}, at::kLong);
+    const at::Tensor ids = at::zeros({2, tokens}, at::kLong).to(test::device());
     const at::Tensor loss = models::next_token_loss(nn::call(run.sharded.model(), ids), ids);
     run.watch.mark(MemoryPoint::after_forward);
     loss.backward();

@@ -84,7 +84,7 @@ TEST(StrategyLines, SayEachValueAndWhereItComesFrom) {
   EXPECT_TRUE(any_has(lines, "buffers are fp32"));
   EXPECT_TRUE(any_has(lines, "frozen parameters are resident: a whole copy on every rank"));
   EXPECT_TRUE(any_has(lines, "what is frozen in bf16, as it is gathered (strategy.frozen.dtype"));
-  EXPECT_TRUE(any_has(lines, "nothing is offloaded (strategy.cpu_offload, default)"));
+  EXPECT_TRUE(any_has(lines, "nothing of them is offloaded (strategy.cpu_offload, default)"));
   EXPECT_TRUE(any_has(lines, "1 unit is gathered ahead"));
   EXPECT_TRUE(any_has(lines, "forwards run under autocast in bf16"));
   EXPECT_TRUE(any_has(lines, "checkpoints are sharded (checkpoint.state_dict_type, default)"));
@@ -103,6 +103,27 @@ TEST(StrategyLines, ThoseAboutPrecisionAreAmongThem) {
             "the loss is scaled, at first by 1024 (precision.loss_scale, default)");
   EXPECT_NE(std::search(lines.begin(), lines.end(), of_precision.begin(), of_precision.end()),
             lines.end());
+}
+
+TEST(StrategyLines, SayWhatCheckpointedModulesKeep) {
+  StrategyConfig strategy;
+  strategy.activation_checkpointing = {"DecoderLayer"};
+  const PrecisionConfig precision;
+  const config::Value values(config::Map{});
+  const StrategySettings settings{strategy, precision, "sharded", values, 8};
+  auto lines = strategy_lines(settings);
+  EXPECT_TRUE(any_has(lines,
+                      "checkpointed modules keep their inputs and recompute the rest "
+                      "(strategy.activations.keep, default)"));
+  EXPECT_TRUE(any_has(lines,
+                      "what they keep waits for backward on the device "
+                      "(strategy.activations.offload, default)"));
+  strategy.activations = {ActivationsConfig::Keep::products, /*offload=*/true};
+  lines = strategy_lines(settings);
+  EXPECT_TRUE(any_has(lines,
+                      "and the results of matrix products and attention, and recompute the "
+                      "rest (strategy.activations.keep"));
+  EXPECT_TRUE(any_has(lines, "waits for backward in host memory (strategy.activations.offload"));
 }
 
 TEST(StrategyLines, CountWhatEachEntryMatched) {

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/randint.h>
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -14,6 +15,14 @@
 #include "tests/support/ranks.h"
 
 namespace floe::test {
+
+// On a GPU, cuBLAS keeps tens of MiB for itself, beside which nothing of a small model would be seen.
+// Before torch asks for it, and for the ranks that this process starts too.
+inline const bool kSmallWorkspaces = [] {
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8", /*overwrite=*/1);
+  setenv("CUBLASLT_WORKSPACE_SIZE", "128", /*overwrite=*/1);
+  return true;
+}();
 
 class ShardedModel {
  public:
@@ -33,7 +42,8 @@ class ShardedModel {
     using enum diag::MemoryPoint;
     mark(batch_start);
     for (int i = 0; i < micro; ++i) {
-      const at::Tensor ids = at::randint(0, model_->size().vocab, {batch, tokens}, at::kLong);
+      const at::Tensor ids = at::randint(0, model_->size().vocab, {batch, tokens}, at::kLong)
+                                 .to(engine->world().device());
       const at::Tensor loss = models::next_token_loss(nn::call(*model_, ids), ids);
       mark(after_forward);
       loss.backward();

@@ -6,11 +6,11 @@
 
 #include "floe/comm/world.h"
 #include "floe/models/transformer.h"
+#include "floe/nn/host_store.h"
 #include "floe/optim/ema.h"
 #include "floe/optim/optimizer.h"
 #include "floe/plan/strategy_options.h"
 #include "floe/shard/engine.h"
-#include "floe/shard/host_store.h"
 #include "tests/config/expect_error.h"
 #include "tests/plan/planned.h"
 
@@ -78,7 +78,7 @@ void expect_counted(const plan::PlanSubject& planned) {
     }
     EXPECT_EQ(state, holdings.held.optimizer_state + holdings.held.resting_state);
     EXPECT_EQ(stored, holdings.store);
-    EXPECT_EQ(stored, shard::stored_bytes());
+    EXPECT_EQ(stored, nn::stored_bytes());
     EXPECT_EQ(memory.trainable_shards + memory.resting_shards + memory.frozen_shards + state,
               holdings.held.between_steps());
   }

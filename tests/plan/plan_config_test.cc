@@ -44,6 +44,7 @@ TEST(StrategyOptions, SaysWhatTheBlockSays) {
   strategy.sharding = StrategyConfig::Sharding::hybrid;
   strategy.hybrid_shard_size = 2;
   strategy.activation_checkpointing = {"DecoderLayer"};
+  strategy.activations = {ActivationsConfig::Keep::products, /*offload=*/true};
   strategy.mixed_precision = {DType::f16, DType::bf16, DType::f32};
   strategy.frozen.residency = FrozenConfig::Residency::planned;
   strategy.frozen.memory_budget = config::ByteSize{4096};
@@ -54,6 +55,7 @@ TEST(StrategyOptions, SaysWhatTheBlockSays) {
   EXPECT_EQ(options.strategy, shard::Strategy::hybrid);
   EXPECT_EQ(options.hybrid_shard_size, 2);
   EXPECT_EQ(options.activation_checkpointing, strategy.activation_checkpointing);
+  EXPECT_TRUE(options.kept_activations.products && options.kept_activations.in_host);
   EXPECT_EQ(options.mixed_precision.param, at::kHalf);
   EXPECT_EQ(options.mixed_precision.reduce, at::kBFloat16);
   EXPECT_EQ(options.mixed_precision.buffer, at::kFloat);
@@ -62,6 +64,10 @@ TEST(StrategyOptions, SaysWhatTheBlockSays) {
   EXPECT_EQ(options.frozen.dtype, at::kFloat);
   EXPECT_TRUE(options.cpu_offload);
   EXPECT_EQ(options.prefetch, 3);
+  strategy.frozen.dtype = DType::i8;
+  EXPECT_EQ(plan::shard_options_of(strategy).frozen.dtype, at::kChar);
+  strategy.frozen.dtype = DType::f8_e4m3;
+  EXPECT_EQ(plan::shard_options_of(strategy).frozen.dtype, at::kFloat8_e4m3fn);
 }
 
 TEST(StrategyOptions, EveryKindOfSharding) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "floe/comm/launch_environment.h"
+#include "floe/core/error.h"
 
 namespace floe::test {
 namespace {
@@ -91,10 +92,16 @@ RanksOutcome start_ranks(const std::string& suite, const std::string& name, int 
   return outcome;
 }
 
+c10::Device device() {
+  const char* name = std::getenv("FLOE_TEST_DEVICE");
+  if (name == nullptr) return c10::kCPU;
+  require(std::string(name) == "cuda", "FLOE_TEST_DEVICE is '", name, "', not cuda");
+  return c10::Device(c10::kCUDA, 0);
+}
+
 std::shared_ptr<comm::World> join_world() {
   comm::WorldOptions options;
-  const char* device = std::getenv("FLOE_TEST_DEVICE");
-  options.device = device ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+  options.device = device();
   options.backend = comm::Backend::gloo;
   options.timeout = std::chrono::seconds(120);
   options.rendezvous = comm::find_rendezvous({}, comm::process_environment());

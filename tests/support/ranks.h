@@ -39,8 +39,10 @@ void run_on_ranks(const std::string& suite, const std::string& name, int ranks,
                   const std::function<void()>& body,
                   std::chrono::seconds limit = std::chrono::seconds(240));
 
-// The world of this rank. FLOE_TEST_DEVICE=cuda puts all ranks on the one GPU, over Gloo (NCCL refuses
-// two ranks on one GPU); without it everything is on the CPU.
+// Where tensors of a test are: the one GPU with FLOE_TEST_DEVICE=cuda, else the CPU.
+c10::Device device();
+
+// The world of this rank on device(), over Gloo: NCCL refuses two ranks on one GPU.
 std::shared_ptr<comm::World> join_world();
 
 }  // namespace floe::test

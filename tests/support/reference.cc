@@ -7,6 +7,15 @@
 
 namespace floe::test {
 
+at::Tensor through_eight_bit(const at::Tensor& matrix, at::ScalarType dtype) {
+  const at::Tensor values = matrix.to(at::kCPU, at::kFloat);
+  const bool integers = dtype == at::kChar;
+  const at::Tensor largest = values.abs().amax(1, /*keepdim=*/true);
+  const at::Tensor scale = at::where(largest == 0, 1.0, largest / (integers ? 127 : 448));
+  const at::Tensor code = integers ? (values / scale).round() : (values / scale).to(dtype);
+  return (code.to(at::kFloat) * scale).to(matrix.device());
+}
+
 at::Tensor batch_of(const Recipe& recipe, int step, int micro, int rank) {
   auto generator = at::detail::createCPUGenerator(
       static_cast<std::uint64_t>(1000003 * (step + 1) + 1009 * micro + rank));
@@ -25,7 +34,13 @@ ReferenceTrainer::ReferenceTrainer(const Recipe& recipe, int world)
   nn::materialize(*model_, recipe.seed, recipe.device);
   if (recipe_.sets.empty()) recipe_.sets = {recipe_.trainable};
   nn::set_trainable(*model_, recipe_.sets.front());
-  for (auto& p : nn::named_parameters(*model_)) masters_[p.name] = p.tensor.detach().clone();
+  for (auto& p : nn::named_parameters(*model_)) {
+    masters_[p.name] = p.tensor.detach().clone();
+    const bool matrix = p.tensor.dim() == 2 && p.owners.size() == 1 && p.name != "embed.weight" &&
+                        p.name != "positions.weight";
+    if (recipe_.frozen_dtype && matrix && !p.tensor.requires_grad())
+      masters_[p.name] = through_eight_bit(masters_[p.name], *recipe_.frozen_dtype);
+  }
 }
 
 bool ReferenceTrainer::trains(const std::string& name, std::size_t set) const {

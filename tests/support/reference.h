@@ -17,6 +17,7 @@ struct Recipe {
   std::vector<std::string> trainable{"*"};
   std::vector<std::vector<std::string>> sets;  // that train in turn, instead; the first one begins
   std::optional<at::ScalarType> param_dtype;
+  std::optional<at::ScalarType> frozen_dtype;  // 8 bits: frozen matrices are what they hold
   int micro_steps = 1;
   int batch = 2;
   double lr = 1e-3;
@@ -25,6 +26,9 @@ struct Recipe {
   std::optional<double> clip;
   at::Device device = at::kCPU;
 };
+
+// A matrix after it was stored in 8 bits (at::kChar, at::kFloat8_e4m3fn) with one scale per row, in fp32.
+at::Tensor through_eight_bit(const at::Tensor& matrix, at::ScalarType dtype);
 
 // What rank `rank` sees in micro-step `micro` of step `step`, the same in every process.
 at::Tensor batch_of(const Recipe& recipe, int step, int micro, int rank);

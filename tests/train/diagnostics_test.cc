@@ -144,7 +144,7 @@ TEST_RANKS(Diagnostics, AFailureInTheMiddleKeepsWhatThereIs, 2) {
   run.begin();
   run.step(1);
   run.diagnostics->mark(MemoryPoint::batch_start);
-  const at::Tensor ids = at::zeros({1, 8}, at::kLong);
+  const at::Tensor ids = at::zeros({1, 8}, at::kLong).to(test::device());
   nn::call(run.sharded->model(), ids);
   run.diagnostics->mark(MemoryPoint::after_forward);
   run.diagnostics->end();

@@ -110,7 +110,7 @@ def test_the_ready_experiments_are_right(tmp_path):
         layers = ["data.text.files=a.jsonl"] if path.stem in ("causal_lm_7b", "lora") else [
             "data.laion.shards=a.tar", "data.mmc4.shards=b.tar"]
         names = "causal_lm_7b,lora" if path.stem == "lora" else path.stem
-        if path.stem in ("recompute", "alternate", "staged_unfreezing"):
+        if path.stem in ("recompute", "recompute_less", "alternate", "staged_unfreezing"):
             names = f"openflamingo_3b,{path.stem}"
         done = subprocess.run(
             [FLOE, "train", f"experiment=[{names}]", "train.steps=5", *layers, "--print-config"],

@@ -72,6 +72,12 @@ WORDS = [
     (["train.validation={every_steps: 5, shards: {layon: x.tar}}"], "did you mean 'laion'?"),
     (["strategy.frozen.residency=auto"], "which needs a budget"),
     (["strategy.frozen.memory_budget=1GiB"], "memory_budget"),
+    (["strategy.frozen.dtype=int4"], "strategy.frozen.dtype must be a dtype such as fp32, bf16 or fp16, not 'int4'"),
+    (["strategy.frozen.dtype=int32"], "strategy.frozen.dtype is int32, but must be one of fp32, bf16, fp16, int8, fp8"),
+    (["strategy.frozen.dtype=int8", "checkpoint.content=full"], "has content: full, but strategy.frozen.dtype rounds"),
+    (["strategy.cuda_graphs=true", "dist.backend=gloo"], "collectives of dist.backend: gloo cannot be recorded"),
+    (["strategy={cuda_graphs: true, cpu_offload: true}"], "has cuda_graphs beside cpu_offload"),
+    (["strategy={cuda_graphs: true, activation_checkpointing: [DecoderLayer]}", "model.dropout=config"], "turn one of the three off"),
     # --- phases
     (["phases=[{train: [x]}]"], "phases[0].name is missing"),
     (["phases=[{name: a.b, train: [x]}]"], "phases[0].name is a.b, but must consist of letters, digits, '_' and '-'"),
@@ -106,7 +112,8 @@ WORDS = [
     # --- the command line
     (["--pint-config"], "there is no option '--pint-config'; did you mean '--print-config'?"),
     (["nowhere.yaml"], "nowhere.yaml"),
-    # --- what only shows when the model is built
+    # --- what only shows on the machine, or when the model is built
+    (["strategy.cuda_graphs=true"], "strategy.cuda_graphs needs a GPU, but this run computes on the device cpu"),
     ([], "model.lm: lm is no Hugging Face folder; it has no config.json"),
 ]
 

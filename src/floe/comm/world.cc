@@ -22,6 +22,15 @@ namespace {
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr const char* kFailureKey = "failure";
 
+// Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's convolutions
+// would round their inputs to tf32 otherwise.
+void use_device(const c10::Device& device) {
+  if (device.is_cpu()) return;
+  at::globalContext().lazyInitDevice(device.type());  // its allocator can be asked from now on
+  if (device.has_index()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+  at::globalContext().setAllowTF32CuDNN(false);
+}
+
 StorePtr meet(const Rendezvous& r, std::chrono::milliseconds timeout) {
   if (r.world_size == 1 && r.host.empty()) return c10::make_intrusive<c10d::HashStore>();
   c10d::TCPStoreOptions options;
@@ -97,20 +106,25 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
   require<ConfigError>(state->backend != Backend::nccl || gpu,
                        "dist.backend 'nccl' needs a GPU and a build with CUDA (FLOE_CUDA=1 ./run "
                        "build); use gloo on the CPU");
-  state->device = options.device.value_or(
-      state->backend == Backend::nccl
-          ? c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(state->place.local_rank))
-          : c10::Device(c10::kCPU));
-  // Operators and streams that name no device mean this one.
+  state->device = options.device.value_or(state->backend == Backend::nccl ? c10::kCUDA : c10::kCPU);
   if (!state->device.is_cpu()) {
+    require<ConfigError>(gpu, "rank ", state->place.rank, " is to use device ", state->device.str(),
+                         ", which needs a GPU and a build with CUDA (FLOE_CUDA=1 ./run build); set "
+                         "dist.device to cpu");
     const c10::impl::VirtualGuardImpl devices(state->device.type());
-    require<ConfigError>(
-        state->device.index() < devices.deviceCount(), "rank ", state->place.rank,
-        " is to use device ", state->device.str(), " but this machine has ",
-        static_cast<int>(devices.deviceCount()),
-        " of them; start at most that many ranks on a machine, or use dist.backend gloo");
-    devices.setDevice(state->device);
+    if (!state->device.has_index()) {
+      const int local = state->place.local_rank, count = devices.deviceCount();
+      state->device.set_index(static_cast<c10::DeviceIndex>(
+          state->backend == Backend::gloo && count > 0 ? local % count : local));
+    }
+    require<ConfigError>(state->device.index() < devices.deviceCount(), "rank ", state->place.rank,
+                         " is to use device ", state->device.str(), " but this machine has ",
+                         static_cast<int>(devices.deviceCount()),
+                         " of them; start at most that many ranks on a machine, or let them share: "
+                         "dist.backend gloo "
+                         "with dist.device cuda");
   }
+  use_device(state->device);
   log::set_rank(state->place.rank, state->place.world_size);
   state->store = meet(state->place, state->timeout);
   state->group = state->make_group("world", state->place.rank, state->place.world_size);
@@ -129,6 +143,7 @@ std::shared_ptr<World> World::fake(int rank, int size, c10::Device device) {
   auto state = std::make_unique<State>();
   state->backend = Backend::fake;
   state->device = device;
+  use_device(device);
   state->place.rank = rank;
   state->place.world_size = size;
   state->place.source = "a fake world";

@@ -22,7 +22,9 @@ Backend backend_from_name(const std::string& name);
 
 struct WorldOptions {
   Backend backend = Backend::automatic;  // nccl where there is a GPU, else gloo
-  std::optional<c10::Device> device;     // default: cuda:LOCAL_RANK with nccl, else cpu
+  // Default: a GPU with nccl, else the CPU. Without an index: GPU LOCAL_RANK with nccl; with gloo, where
+  // ranks may share one, LOCAL_RANK modulo their number.
+  std::optional<c10::Device> device;
   std::chrono::milliseconds timeout{600'000};
   Rendezvous rendezvous;
 };

@@ -28,10 +28,19 @@ void describe(config::Schema<DistConfig>& s) {
   using C = DistConfig;
   s.choice("backend", &C::backend, {"auto", "gloo", "nccl", "mpi", "fake"},
            "Communication library; auto takes nccl with GPUs, else gloo");
+  s.choice(
+      "device", &C::device, {"auto", "cpu", "cuda"},
+      "Where the model is; auto: GPUs with nccl, else the CPU. cuda with gloo lets ranks share a "
+      "GPU: rank i of a machine takes GPU i modulo their number");
   s.field("init", &C::init, "env (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or tcp://HOST:PORT");
   s.field("timeout_s", &C::timeout_s, "Seconds that a collective may take").more_than(0);
   s.field("rank", &C::rank, "This process, for tcp://").at_least(0);
   s.field("world_size", &C::world_size, "Number of processes, for tcp://").at_least(1);
+  s.check("device", [](const C& c) -> std::string {
+    if (c.device == "cpu" && c.backend == "nccl")
+      return "is cpu, but backend nccl is for GPUs; use gloo";
+    return "";
+  });
   s.check("init", [](const C& c) -> std::string {
     if (c.init != "env" && !is_tcp_address(c.init))
       return str("must be env or tcp://HOST:PORT, not '", c.init, "'");

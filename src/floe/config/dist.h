@@ -13,6 +13,7 @@ class Schema;
 
 struct DistConfig {
   std::string backend = "auto";  // auto, gloo, nccl, mpi, fake
+  std::string device = "auto";   // auto, cpu, cuda
   std::string init = "env";      // env, or tcp://HOST:PORT with rank and world_size
   double timeout_s = 600;
   std::optional<std::int64_t> rank, world_size;  // exactly with tcp://

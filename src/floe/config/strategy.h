@@ -41,6 +41,20 @@ inline auto enum_names(FrozenConfig::Residency) {
 }
 void describe(config::Schema<FrozenConfig>& s);
 
+struct ActivationsConfig {
+  // inputs: everything else is recomputed. products: results of matrix products and attention stay too.
+  enum class Keep { inputs, products };
+
+  Keep keep = Keep::inputs;
+  bool offload = false;  // what stays waits in host memory
+};
+inline auto enum_names(ActivationsConfig::Keep) {
+  using enum ActivationsConfig::Keep;
+  return std::to_array<std::pair<std::string_view, ActivationsConfig::Keep>>(
+      {{"inputs", inputs}, {"products", products}});
+}
+void describe(config::Schema<ActivationsConfig>& s);
+
 struct StrategyConfig {
   enum class Sharding { full_shard, shard_grad_op, no_shard, hybrid };
 
@@ -49,8 +63,10 @@ struct StrategyConfig {
   std::vector<std::string> units{"DecoderLayer", "GatedCrossAttention", "PerceiverResampler",
                                  "ViTBlock"};
   std::vector<std::string> activation_checkpointing;  // units by class; empty: off
+  ActivationsConfig activations;
   MixedPrecisionConfig mixed_precision;
   FrozenConfig frozen;
+  bool cuda_graphs = false;
   bool cpu_offload = false;
   std::int64_t prefetch = 1;  // units gathered ahead of the one that computes
 };

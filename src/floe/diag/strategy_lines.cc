@@ -80,8 +80,11 @@ std::vector<std::string> precision_lines(const StrategySettings& settings) {
       "strategy.mixed_precision.param");
   add(str("gradients are reduced in ", name_of(mixed.reduce)), "strategy.mixed_precision.reduce");
   add(str("buffers are ", name_of(mixed.buffer)), "strategy.mixed_precision.buffer");
-  add(str("what trains is stored in fp32, what is frozen in ",
-          name_of(frozen.value_or(mixed.param)), frozen ? "" : ", as it is gathered"),
+  const bool eight_bit = frozen == DType::i8 || frozen == DType::f8_e4m3;
+  add(eight_bit ? str("what trains is stored in fp32, frozen matrices are stored and gathered in ",
+                      name_of(*frozen), ", what else is frozen in ", name_of(mixed.param))
+                : str("what trains is stored in fp32, what is frozen in ",
+                      name_of(frozen.value_or(mixed.param)), frozen ? "" : ", as it is gathered"),
       "strategy.frozen.dtype");
   add(autocast ? str("forwards run under autocast in ", name_of(*autocast),
                      "; it changes nothing of the above: strategy.mixed_precision wins")
@@ -113,11 +116,22 @@ std::vector<std::string> strategy_lines(const StrategySettings& settings) {
                                ? "off: all activations are kept"
                                : str("on for ", join(strategy.activation_checkpointing))),
                        "strategy.activation_checkpointing"));
+  if (!strategy.activation_checkpointing.empty()) {
+    const bool products = strategy.activations.keep == ActivationsConfig::Keep::products;
+    lines.push_back(line(products ? "checkpointed modules keep their inputs and the results of "
+                                    "matrix products and attention, and recompute the rest"
+                                  : "checkpointed modules keep their inputs and recompute the rest",
+                         "strategy.activations.keep"));
+    lines.push_back(line(strategy.activations.offload
+                             ? "what they keep waits for backward in host memory"
+                             : "what they keep waits for backward on the device",
+                         "strategy.activations.offload"));
+  }
   lines.push_back(line(str("frozen parameters are ", residency_words(strategy.frozen)),
                        "strategy.frozen.residency"));
   lines.push_back(line(strategy.cpu_offload
                            ? "slices, their gradients and optimizer state lie in host memory"
-                           : "slices lie on the device, nothing is offloaded",
+                           : "slices lie on the device, nothing of them is offloaded",
                        "strategy.cpu_offload"));
   lines.push_back(
       line(strategy.prefetch == 0

@@ -26,6 +26,7 @@ Json group_json(const shard::ShardPlan& plan, const shard::PlannedGroup& group) 
           {"param_dtype", name_of(group.param_dtype)},
           {"reduce_dtype", name_of(group.reduce_dtype)},
           {"gathered_bytes", group.gathered_bytes()},
+          {"moved_bytes", group.moved_bytes()},
           {"shard_bytes", group.shard_bytes()},
           {"needed_in_backward", group.needed_in_backward},
           {"parameters", parameters}};

@@ -12,11 +12,14 @@
 namespace floe::plan {
 namespace {
 
-// What parameters and gradients can be.
-constexpr std::array<std::pair<DType, c10::ScalarType>, 4> kTypes{{{DType::f64, at::kDouble},
-                                                                   {DType::f32, at::kFloat},
-                                                                   {DType::f16, at::kHalf},
-                                                                   {DType::bf16, at::kBFloat16}}};
+// What parameters and gradients can be, and at the end what frozen matrices may be stored in besides.
+constexpr std::array<std::pair<DType, c10::ScalarType>, 6> kTypes{
+    {{DType::f64, at::kDouble},
+     {DType::f32, at::kFloat},
+     {DType::f16, at::kHalf},
+     {DType::bf16, at::kBFloat16},
+     {DType::i8, at::kChar},
+     {DType::f8_e4m3, at::kFloat8_e4m3fn}}};
 
 shard::Strategy engine_strategy(StrategyConfig::Sharding sharding) {
   using enum StrategyConfig::Sharding;
@@ -85,6 +88,9 @@ shard::ShardOptions shard_options_of(const StrategyConfig& strategy) {
   options.cpu_offload = strategy.cpu_offload;
   options.prefetch = small("strategy.prefetch", strategy.prefetch);
   options.activation_checkpointing = strategy.activation_checkpointing;
+  options.kept_activations.products =
+      strategy.activations.keep == ActivationsConfig::Keep::products;
+  options.kept_activations.in_host = strategy.activations.offload;
   return options;
 }
 

@@ -1,0 +1,284 @@
+"""`floe train` on the GPU from end to end, beside the same program on the CPU: the golden Flamingo runs on
+one rank and on two that share the GPU, fp32 and bf16, phases, diagnostics, a kill and its resume, what
+is exported, and text from it.
+
+    gpu_train.py --device cuda|cpu        FLOE_BIN_DIR: where floe is
+
+Needs Python with numpy, safetensors and PyYAML; cpu is for trying the script itself.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import yaml
+from safetensors.numpy import load_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from running import FLOE, command, environment  # noqa: E402
+
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "models"
+NAMES = ("loss_laion", "loss_mmc4", "grad_norm")
+PHASES = [
+    {"name": "resampler", "train": ["perceiver.*"], "steps": 2, "optimizer_state": "offload"},
+    {"name": "gates", "train": ["*gated_cross_attn*"], "steps": 2, "optimizer_state": "offload"},
+]
+# fp32 differs by the order of sums; bf16 by the rounding of every product.
+FP32, BF16 = 1e-4, 5e-2
+
+
+def expect(condition, *what):
+    if not condition:
+        raise AssertionError(" ".join(str(part) for part in what))
+
+
+def configuration(name="neox_x2", world2=False):
+    folder = GOLDENS / (name + ("-train-world2" if world2 else "-train"))
+    settings = json.loads((GOLDENS / f"{name}-train" / "train_config.json").read_text())
+    model = yaml.safe_load((GOLDENS / name / "model.yaml").read_text())
+    for key in ("lm", "vision", "weights"):
+        model[key] = str(GOLDENS / name / model[key])
+    return {
+        "model": model,
+        "data": {
+            "batches": str(folder / ("batches_rank{rank}.safetensors" if world2 else "batches.safetensors")),
+            "laion": {"weight": settings["ml"]},
+            "mmc4": {"weight": settings["mm"]},
+        },
+        "train": {
+            "steps": settings["num_steps"],
+            "optimizer": {"lr": settings["lr"], "weight_decay": settings["wd"]},
+            "schedule": {"type": settings["sched"], "warmup_steps": settings["warmup"]},
+        },
+        "strategy": {"mixed_precision": {"param": "fp32"}},
+        "log": {"every_steps": 1, "tensorboard": True, "wandb": None, "diagnostics": {"batches": 3, "trace_steps": 3}},
+        "checkpoint": {"every_steps": 2},
+        "dist": {"timeout_s": 60},
+    }
+
+
+class Script:
+    def __init__(self, device, folder):
+        self.device = device
+        self.folder = folder
+        self.failed = []
+        self.count = 0
+
+    def case(self, name, body):
+        begin = time.time()
+        try:
+            body()
+            print(f"ok      {name} ({time.time() - begin:.1f} s)", flush=True)
+        except Exception as error:  # noqa: BLE001: every case is tried
+            print(f"FAILED  {name}: {error}", flush=True)
+            self.failed.append(name)
+
+    def words(self, config, device, ranks, name, more):
+        """One rank on the GPU uses NCCL, several share it over Gloo."""
+        path = self.folder / f"{name}.yaml"
+        path.write_text(json.dumps(config))  # JSON is YAML
+        backend = "nccl" if device == "cuda" and ranks == 1 else "gloo"
+        return command([path, f"run.dir={self.folder / 'runs'}", f"run.name={name}", f"dist.device={device}",
+                        f"dist.backend={backend}", *more], ranks)
+
+    def new_name(self):
+        self.count += 1
+        return f"run{self.count}"
+
+    def train(self, config, *more, device=None, ranks=1, name=None):
+        name = name or self.new_name()
+        done = subprocess.run(self.words(config, device or self.device, ranks, name, more), capture_output=True,
+                              text=True, timeout=240, env=environment(), check=False)
+        expect(done.returncode == 0, "exit", done.returncode, done.stderr[-3000:])
+        return self.folder / "runs" / name
+
+    @staticmethod
+    def steps(run):
+        """Of a run that was resumed, the last line of every step."""
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        found = {}
+        for line in map(json.loads, lines):
+            found[line["step"]] = line
+        return found
+
+    def compare(self, one, other, bound, names=NAMES):
+        ours, theirs = self.steps(one), self.steps(other)
+        expect(ours.keys() == theirs.keys(), "steps", sorted(ours), "and", sorted(theirs))
+        worst = 0
+        for step, line in theirs.items():
+            for name in names:
+                if name not in line:
+                    continue
+                error = abs(ours[step][name] - line[name]) / max(abs(line[name]), 1e-3)
+                worst = max(worst, error)
+                expect(error <= bound, f"step {step}: {name} {ours[step][name]} instead of {line[name]}")
+        print(f"        worst difference {worst:.1e}")
+
+    # ---- cases
+
+    def like_the_cpu(self, ranks, dtype, *more, world2=False, config=None):
+        config = config or configuration(world2=world2)
+        words = (f"strategy.mixed_precision.param={dtype}", *more)
+        here = self.train(config, *words, ranks=ranks)
+        there = self.train(config, *words, ranks=ranks, device="cpu")
+        self.compare(here, there, FP32 if dtype == "fp32" else BF16)
+        findings = json.loads((here / "diagnostics.json").read_text())
+        expect(len(findings["memory"]) == 15 * ranks, "memory of", len(findings["memory"]), "points")
+        expect(findings["times"] and findings["units"], "diagnostics without times or units")
+        for rank in range(ranks):
+            events = json.loads((here / "trace" / f"rank_{rank}.json").read_text())["traceEvents"]
+            expect(any(event.get("cat") == "step" for event in events), "no step in the trace of rank", rank)
+        peak = max(line["memory_peak_bytes"] for line in self.steps(here).values() if "memory_peak_bytes" in line)
+        expect(peak > 0, "no peak of memory")
+        return here
+
+    def phases(self, ranks):
+        config = configuration()
+        config["phases"] = PHASES
+        config["train"].update(steps=8, cycle_phases=True)
+        run = self.like_the_cpu(ranks, "bf16", config=config)
+        found = [line["phase"] for _, line in sorted(self.steps(run).items())]
+        expect(found == ["resampler"] * 2 + ["gates"] * 2 + ["resampler"] * 2 + ["gates"] * 2, found)
+
+    def killed(self, ranks):
+        """Killed without warning, then resumed: the losses of a run that was not."""
+        config = configuration()
+        config["train"]["steps"] = 120
+        config["checkpoint"] = {"every_steps": 10, "async": True}
+        config["log"]["diagnostics"] = None
+        unbroken = self.train(config, ranks=ranks)
+        name = self.new_name()
+        run = self.folder / "runs" / name
+        process = subprocess.Popen(self.words(config, self.device, ranks, name, []), env=environment(),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        end = time.time() + 120
+        while time.time() < end and process.poll() is None:
+            if (run / "checkpoints" / "last").exists():
+                break
+            time.sleep(0.01)
+        expect(process.poll() is None, "the run was over before it could be killed")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        expect(len(self.steps(run)) < 120, "the run was over before it could be killed")
+        self.train(config, ranks=ranks, name=name)
+        self.compare(run, unbroken, FP32)
+
+    def stopped(self):
+        """Asked to stop: it saves and goes on later."""
+        config = configuration()
+        config["train"]["steps"] = 120
+        config["log"]["diagnostics"] = None
+        config["checkpoint"] = {"every_steps": None}
+        unbroken = self.train(config)
+        name = self.new_name()
+        run = self.folder / "runs" / name
+        process = subprocess.Popen(self.words(config, self.device, 1, name, []), env=environment(),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.time() + 120
+        while time.time() < end and process.poll() is None:
+            if (run / "metrics.jsonl").exists() and len(self.steps(run)) >= 3:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+        expect(3 <= len(self.steps(run)) < 120, "steps", len(self.steps(run)))
+        self.train(config, name=name)
+        self.compare(run, unbroken, FP32)
+
+    def exported(self):
+        """The weights that OpenFlamingo's own training ended with, and text from them."""
+        run = self.train(configuration())
+        out = self.folder / "trained.safetensors"
+        done = subprocess.run([FLOE, "export", run / "checkpoints" / "last", out, "--trainable-only"],
+                              capture_output=True, text=True, env=environment(), check=False)
+        expect(done.returncode == 0, done.stderr)
+        golden = load_file(GOLDENS / "neox_x2-train" / "final_trainable.safetensors")
+        weights = load_file(out)
+        lr = json.loads((GOLDENS / "neox_x2-train" / "train_config.json").read_text())["lr"]
+        for name, value in golden.items():
+            error = np.abs(weights[name] - value)
+            # Where a gradient is nothing but rounding, AdamW turns its noise into steps of up to lr.
+            expect(error.max() <= 10 * lr and np.quantile(error, 0.99) <= 1e-4, name, error.max())
+        model = yaml.safe_load((GOLDENS / "neox_x2" / "model.yaml").read_text())
+        for key in ("lm", "vision"):
+            model[key] = str(GOLDENS / "neox_x2" / model[key])
+        model["weights"] = str(out)
+        path = self.folder / "trained.yaml"
+        path.write_text(json.dumps(model))
+        here, there = self.generate(path, self.device), self.generate(path, "cpu")
+        expect(here == there, "text", here, "instead of", there)
+
+    def generate(self, model, device):
+        golden = json.loads((GOLDENS / "neox_x2" / "generate.json").read_text())
+        prompts = [[token for token, real in zip(ids, mask) if real]
+                   for ids, mask in zip(golden["prompt_ids"], golden["attention_mask"])]
+        words = [word for prompt in prompts for word in ("--ids", ",".join(map(str, prompt)))]
+        done = subprocess.run(
+            [FLOE, "generate", model, *words, "--images", GOLDENS / "neox_x2" / "generate_images.safetensors",
+             "--max-new-tokens", str(golden["max_new_tokens"]), "--json", "--device", device],
+            capture_output=True, text=True, env=environment(), check=False)
+        expect(done.returncode == 0, done.stderr)
+        return json.loads(done.stdout)["ids"]
+
+    def generated(self):
+        """What transformers' generate gives for the golden model."""
+        golden = json.loads((GOLDENS / "neox_x2" / "generate.json").read_text())
+        length = len(golden["prompt_ids"][0])
+        expected = [row[length:] for row in golden["runs"]["greedy"]["sequences"]]
+        found = self.generate(GOLDENS / "neox_x2" / "model.yaml", self.device)
+        expect(found == expected, "text", found, "instead of", expected)
+
+    def forward(self):
+        for name in ("neox_x2", "opt_x1"):
+            out = self.folder / f"{name}.safetensors"
+            done = subprocess.run([FLOE, "forward", GOLDENS / name / "model.yaml", GOLDENS / name / "forward.safetensors",
+                                   out, "--device", self.device], capture_output=True, text=True, env=environment(),
+                                  check=False)
+            expect(done.returncode == 0, done.stderr)
+            ours, golden = load_file(out), load_file(GOLDENS / name / "forward.safetensors")
+            real = golden["attention_mask"] == 1
+            error = np.abs(ours["logits"] - golden["logits"])[real].max() / max(1, np.abs(golden["logits"]).max())
+            expect(error <= FP32, name, "logits differ by", error)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
+    parser.add_argument("--only", help="cases with this word in their name")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        script = Script(arguments.device, Path(folder))
+        cases = {
+            "forward": script.forward,
+            "generate": script.generated,
+            "one rank, fp32": lambda: script.like_the_cpu(1, "fp32"),
+            "one rank, bf16": lambda: script.like_the_cpu(1, "bf16"),
+            "two ranks, fp32": lambda: script.like_the_cpu(2, "fp32", world2=True),
+            "two ranks, bf16, checkpointed": lambda: script.like_the_cpu(
+                2, "bf16", "strategy.activation_checkpointing=[DecoderLayer]", world2=True),
+            "two ranks, offloaded": lambda: script.like_the_cpu(2, "fp32", "strategy.cpu_offload=true", world2=True),
+            "one rank, padded, with an average": lambda: script.like_the_cpu(
+                1, "fp32", "train.packed=false", "train.ema.decay=0.9"),
+            "phases on one rank": lambda: script.phases(1),
+            "phases on two ranks": lambda: script.phases(2),
+            "killed and resumed": lambda: script.killed(1),
+            "killed and resumed on two ranks": lambda: script.killed(2),
+            "stopped and resumed": script.stopped,
+            "exported, and text from it": script.exported,
+        }
+        for name, body in cases.items():
+            if not arguments.only or arguments.only in name:
+                script.case(name, body)
+    if script.failed:
+        sys.exit(f"{len(script.failed)} cases failed")
+
+
+if __name__ == "__main__":
+    main()
