@@ -1,41 +1,29 @@
 #!/usr/bin/env python3
 """One training step of OpenFlamingo on one GPU: floe beside PyTorch, same model, same work.
 
-    ./run bench h200 [--models of3b of4b of9b] [--systems floe ...] [--steps 8] [--out NAME]
+    ./run bench h200 [--models of3b of4b of9b] [--systems "floe W=8" ...] [--lengths natural] [--profile]
 
 A step is LAION 64 samples of 32 tokens with an image each and MMC4 32 samples of 256 tokens with six
-images each; random weights, images on the GPU; forward, backward, clipping, AdamW. `world` 8 means
-rank 0 of 8 with collectives that are device copies of the right size. Writes a dated table and the
-raw numbers to bench/results/.
+images each; random weights, images on the GPU; forward, backward, clipping, AdamW. `W=8` means rank 0 of
+8 with collectives that are device copies of the right size. Writes a dated table and the raw numbers to
+bench/results/ (or --out), after every row; rows that are there already are not measured again, so that a
+run that was cut goes on where it stopped (--again measures them anew). --table only writes the table of
+one or more raw files: ./run bench h200 --table FILE.json...
 """
 
 import argparse
 import datetime
 import json
-import os
-import random
-import re
 import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-TEXT_TOKENS = 50276
-VOCABULARY = 50280
-PEAK_TFLOPS = 790  # measured on this kind of GPU, bf16 8192³
+import timeline
+from h200_models import (HERE, LANGUAGE_MODELS, TEXT_TOKENS, ResultFile, ask_floe, ask_twin, command_line, data_of,
+                         model_spec, sequences)
 
-LANGUAGE_MODELS = {
-    "of3b": {"model_type": "mpt", "vocab_size": VOCABULARY, "d_model": 2048, "n_layers": 24, "n_heads": 16},
-    "of4b": {
-        "model_type": "gpt_neox", "vocab_size": VOCABULARY, "hidden_size": 2560, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "intermediate_size": 10240, "rotary_pct": 1.0,
-        "use_parallel_residual": False,
-    },
-    "of9b": {"model_type": "mpt", "vocab_size": VOCABULARY, "d_model": 4096, "n_layers": 32, "n_heads": 32},
-}
-CROSS_ATTENTION_EVERY = {"of3b": 1, "of4b": 2, "of9b": 4}
+NEEDS_GPU = True
+PEAK_TFLOPS = 790  # measured on this kind of GPU, bf16 8192³
 # Arithmetic that the padded step needs, in TFLOP: the same for every system.
 NEEDED_TFLOP = {"of3b": 161, "of4b": 218, "of9b": 395}
 
@@ -47,51 +35,28 @@ FLOE_SYSTEMS = {
     "floe W=8": {"world": 8},
     "floe W=8 resident": {"world": 8, "residency": "resident"},
     "floe W=8 checkpointed": {"world": 8, "checkpointing": CHECKPOINTED},
+    "floe W=8 kept products": {"world": 8, "checkpointing": CHECKPOINTED, "keep": True},
+    "floe W=8 checkpointed offloaded": {"world": 8, "checkpointing": CHECKPOINTED, "offload": True},
+    "floe W=8 kept products offloaded": {"world": 8, "checkpointing": CHECKPOINTED, "keep": True, "offload": True},
+    "floe W=8 int8": {"world": 8, "frozen_dtype": "int8"},
+    "floe W=8 fp8": {"world": 8, "frozen_dtype": "fp8"},
+    "floe W=1 graphs": {"world": 1, "graphs": True},
+    "floe W=8 graphs": {"world": 8, "graphs": True},
+    "floe W=8 padded": {"world": 8, "padded": True},
 }
-
-FAMILIES = [  # the first that matches a kernel's name
-    ("attention", r"flash|fmha|attention"),
-    ("matrix products", r"gemm|nvjet|cutlass|xmma|splitK|cublas"),
-    ("norms", r"layer_?norm|LayerNorm|NormShape|GammaBeta|rms_norm|RowwiseMoments"),
-    ("optimizer", r"FusedAdam|multi_tensor"),
-    ("loss", r"softmax|logsumexp|cross_entropy|nll"),
-    ("copies and casts", r"copy|Memcpy|Memset|CatArray|fill|cast"),
-    ("gathers by index", r"index|gather|scatter|embedding"),
-    ("elementwise", r"elementwise|gelu|rotary|where|reduce"),
-]
-
-
-def family_of(kernel):
-    for name, pattern in FAMILIES:
-        if re.search(pattern, kernel):
-            return name
-    return "other"
-
-
-def sequences(lengths, seed):
-    """[[tokens, images], ...] of each data set: the baseline's sizes, or sizes as data has them."""
-    if lengths == "fixed":
-        return [[[32, 1]] * 64, [[256, 6]] * 32]
-    rng = random.Random(seed)
-    captions = [[min(32, max(6, round(rng.lognormvariate(2.75, 0.45)))), 1] for _ in range(64)]
-    documents = [[rng.randint(96, 256), rng.randint(1, 6)] for _ in range(32)]
-    return [captions, documents]
+HEAD = ["| model | system | step ms | peak GiB | % of 790 TFLOP/s | gathered / reduced GB | loss |",
+        "| --- | --- | --- | --- | --- | --- | --- |"]
 
 
 def config_of(model, arguments, overrides):
-    laion, mmc4 = sequences(arguments.lengths, arguments.seed)
+    text_tokens = min(TEXT_TOKENS, LANGUAGE_MODELS[model]["vocab_size"] - 4)
     return {
-        "model": {
-            "lm": LANGUAGE_MODELS[model],
-            "cross_attention_every": CROSS_ATTENTION_EVERY[model],
-            "media_token": VOCABULARY - 2,
-            "endofchunk_token": VOCABULARY - 1,
-        },
-        "data": [
-            {"text_tokens": TEXT_TOKENS, "slots": 1, "sequences": laion},
-            {"text_tokens": TEXT_TOKENS, "slots": 6, "sequences": mmc4},
-        ],
+        "task": "steps",
+        "device": arguments.device,
+        "model": model_spec(model),
+        "data": data_of(*sequences(model, arguments.lengths, arguments.seed), text_tokens),
         "loss_weights": [0.2, 1.0],
+        "precision": "bf16",
         "world": 8,
         "prefetch": 1,
         "residency": "sharded",
@@ -105,97 +70,115 @@ def config_of(model, arguments, overrides):
     }
 
 
-def environment():
-    """Without what hides the GPU from other programs."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
-    return {key: value for key, value in os.environ.items() if not (hidden and key == "CUDA_VISIBLE_DEVICES")}
+def measure(model, system, arguments):
+    config = config_of(model, arguments, FLOE_SYSTEMS.get(system, {}))
+    if system in FLOE_SYSTEMS:
+        result = ask_floe(config, arguments.timeout)
+    else:
+        result = ask_twin("flamingo_step.py", config, system, timeout=arguments.timeout)
+    if "timeline" in result:
+        result["profile"] = timeline.analyse(result.pop("timeline"))
+    return {"model": model, "system": system, "lengths": arguments.lengths, **result}
 
 
-def run_floe(config):
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(config, file)
-        file.flush()
-        program = Path(os.environ["FLOE_BIN_DIR"]) / "bench_h200"
-        done = subprocess.run([program, file.name], stdout=subprocess.PIPE, text=True, check=False,
-                              env=environment())
-    if done.returncode:
-        return {"error": f"exit status {done.returncode}"}
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def run_python(config, system):
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(config, file)
-        file.flush()
-        python = os.environ.get("FLOE_PYTHON", sys.executable)
-        done = subprocess.run([python, HERE / "torch_twin" / "flamingo_step.py", file.name, system],
-                              stdout=subprocess.PIPE, text=True, check=False, env=environment())
-    if done.returncode:
-        return {"error": f"exit status {done.returncode}"}
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def row_of(model, system, result):
+def row_of(result):
+    model, system = result["model"], result["system"]
     if "error" in result:
         return f"| {model} | {system} | {result['error']} | | | | |"
     step = statistics.median(result["step_ms"])
     spread = max(result["step_ms"]) - min(result["step_ms"])
-    share = NEEDED_TFLOP[model] / step * 1e3 / PEAK_TFLOPS * 100
-    moved = f"{result['gathered_bytes'] / 1e9:.1f} / {result['reduced_bytes'] / 1e9:.1f}" if result.get("gathered_bytes") else ""
+    share = ""
+    if model in NEEDED_TFLOP and result["lengths"] == "fixed":
+        share = f"{NEEDED_TFLOP[model] / step * 1e3 / PEAK_TFLOPS * 100:.0f}"
+    moved = ""
+    if result.get("gathered_bytes"):
+        moved = f"{result['gathered_bytes'] / 1e9:.1f} / {result['reduced_bytes'] / 1e9:.1f}"
     return (f"| {model} | {system} | {step:.0f} (±{spread / 2:.1f}) | {result['peak_bytes'] / 2**30:.1f} | "
-            f"{share:.0f} | {moved} | {result['losses'][-1]:.3f} |")
+            f"{share} | {moved} | {result['losses'][-1]:.3f} |")
 
 
-def families(result):
-    sums = {}
-    for name, milliseconds, launches in result["kernels"]:
-        time, count = sums.get(family_of(name), (0, 0))
-        sums[family_of(name)] = (time + milliseconds, count + launches)
-    return dict(sorted(sums.items(), key=lambda item: -item[1][0]))
+def details_of(result):
+    """Short lines on where the time of a row goes."""
+    if "error" in result:
+        return []
+    lines = []
+    parts = [(name, key) for name, key in (("forward", "forward_ms"), ("backward", "backward_ms"),
+                                           ("agree, clip and update", "update_ms"),
+                                           ("host until all is enqueued", "enqueued_host_ms"),
+                                           ("host until gradients agree", "until_agreed_host_ms")) if result.get(key)]
+    if parts:
+        lines.append("median ms: " + ", ".join(f"{name} {statistics.median(result[key]):.1f}" for name, key in parts))
+    if any(result.get("device_mallocs", [])) or any(result.get("full_collections", [])):
+        lines.append(f"device allocations in steps {sum(result['device_mallocs'])}, "
+                     f"full garbage collections {sum(result['full_collections'])}")
+    if result.get("profile"):
+        lines += timeline.lines(result["profile"])
+    return lines
+
+
+def page(results, command):
+    lines = [f"# A training step of OpenFlamingo on one GPU, {datetime.date.today()}", "", f"`{command}`", ""]
+    for lengths, title in (("fixed", "LAION 64 × 32, MMC4 32 × 256 × 6"), ("natural", "Lengths as data has them")):
+        chosen = [result for result in results if result["lengths"] == lengths]
+        if not chosen:
+            continue
+        lines += [f"## {title}", "", *HEAD, *map(row_of, chosen), ""]
+        for result in chosen:
+            details = details_of(result)
+            if details:
+                lines += [f"- {result['model']}, {result['system']}:", *(f"  - {line}" for line in details)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def key_of(row):
+    return row["model"], row["system"], row["lengths"]
+
+
+def add(results, result, command):
+    """Instead of a row of the same name, if there is one."""
+    results.found = [row for row in results.found if key_of(row) != key_of(result)] + [result]
+    results.save()
+    results.path(".md").write_text(page(results.found, command))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=list(LANGUAGE_MODELS), choices=list(LANGUAGE_MODELS))
+    parser.add_argument("--models", nargs="+", default=["of3b", "of4b", "of9b"], choices=list(LANGUAGE_MODELS))
     parser.add_argument("--systems", nargs="+", default=["floe W=1", "floe W=8"])
     parser.add_argument("--lengths", choices=["fixed", "natural"], default="fixed")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--profile", action="store_true", help="time by kernel family, of one more step")
-    parser.add_argument("--top", type=int, default=0, help="with --profile: the longest kernels by name")
+    parser.add_argument("--timeout", type=int, default=300, help="seconds that one row may take")
+    parser.add_argument("--profile", action="store_true", help="where the time of one more step goes")
+    parser.add_argument("--top", type=int, default=0, help="with --profile: print the longest kernels by name")
+    parser.add_argument("--again", action="store_true", help="measure rows that the results have already")
     parser.add_argument("--out", default=str(HERE / "results"), help="folder of the results")
+    parser.add_argument("--table", nargs="+", metavar="FILE.json", help="print the page of these raw results")
     arguments = parser.parse_args()
 
-    head = ["| model | system | step ms | peak GiB | % of 790 TFLOP/s | gathered / reduced GB | loss |",
-            "| --- | --- | --- | --- | --- | --- | --- |"]
-    lines, raw, profiles = list(head), [], []
-    print("\n".join(head), flush=True)
+    command = command_line("h200")
+    if arguments.table:
+        print(page([row for file in arguments.table for row in json.loads(Path(file).read_text())], command))
+        return
+    results, failed = ResultFile(arguments.out, "h200", []), False
+    print("\n".join(HEAD), flush=True)
     for model in arguments.models:
         for system in arguments.systems:
-            if system in FLOE_SYSTEMS:
-                result = run_floe(config_of(model, arguments, FLOE_SYSTEMS[system]))
-            else:
-                result = run_python(config_of(model, arguments, {}), system)
-            raw.append({"model": model, "system": system, **result})
-            lines.append(row_of(model, system, result))
-            print(lines[-1], flush=True)
-            if result.get("kernels"):
-                sums = families(result)
-                total = sum(time for time, _ in sums.values())
-                text = ", ".join(f"{name} {time:.1f} ms ({count})" for name, (time, count) in sums.items())
-                profiles.append(f"- {model}, {system}: {total:.0f} ms of kernels: {text}")
-                print(profiles[-1], flush=True)
-                for name, milliseconds, launches in result["kernels"][: arguments.top]:
-                    print(f"    {milliseconds:8.2f} ms {launches:6d}  {name[:150]}", flush=True)
-    out = Path(arguments.out)
-    out.mkdir(parents=True, exist_ok=True)
-    stem = f"{datetime.date.today()}-h200" + ("" if arguments.lengths == "fixed" else "-natural")
-    (out / f"{stem}.json").write_text(json.dumps(raw, indent=1) + "\n")
-    command = "./run bench h200 " + " ".join(sys.argv[1:])
-    (out / f"{stem}.md").write_text(
-        f"# A training step of OpenFlamingo on one GPU, {datetime.date.today()}\n\n`{command}`\n\n"
-        + "\n".join(lines) + "\n\n" + "\n".join(profiles) + "\n")
+            known = {key_of(row) for row in results.found if "error" not in row}
+            if not arguments.again and (model, system, arguments.lengths) in known:
+                continue
+            result = measure(model, system, arguments)
+            add(results, result, command)
+            failed |= "error" in result
+            print(row_of(result), f"{result.get('seconds', '')} s", flush=True)
+            for line in details_of(result):
+                print(f"    {line}", flush=True)
+            for name, milliseconds, launches in (result.get("profile") or {}).get("kernels", [])[: arguments.top]:
+                print(f"    {milliseconds:8.2f} ms {launches:6d}  {name[:150]}", flush=True)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -12,32 +12,17 @@
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/diag/memory_counter.h"
+#include "floe/nn/host_store.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
-#include "floe/shard/host_store.h"
 #include "json_program.h"
 #include "transformer_job.h"
 
 namespace floe {
 namespace {
 
-using bench::Clock, bench::cpu_seconds, bench::Json, bench::size_from, bench::strategy_from,
-    bench::token_batch;
-
-shard::Rest rest_from(const std::string& name) {
-  for (const auto known : {shard::Rest::keep, shard::Rest::offload, shard::Rest::drop})
-    if (name == name_of(known)) return known;
-  throw ConfigError("rest '" + name + "' is not one of keep, offload, drop");
-}
-
-// With "alone" only that set is announced: the rest of the model is frozen for good.
-std::vector<shard::ParameterSet> sets_from(const Json& json) {
-  std::vector<shard::ParameterSet> sets;
-  for (const Json& set : json.at("sets"))
-    if (json.at("alone").is_null() || json.at("alone") == set.at("name"))
-      sets.push_back({set.at("name"), set.at("patterns"), rest_from(json.at("rest"))});
-  return sets;
-}
+using bench::Clock, bench::cpu_seconds, bench::Json, bench::sets_from, bench::size_from,
+    bench::strategy_from, bench::token_batch;
 
 // Bytes of every collective since the last take: gathered parameters, reduced gradients, and the small
 // agreement of a step.
@@ -130,7 +115,7 @@ class Job {
                  {"cpu_seconds", cpu},
                  {"peak_bytes", memory_.peak_bytes()},
                  {"between_bytes", memory_.current_bytes()},
-                 {"stored_bytes", shard::stored_bytes()}});
+                 {"stored_bytes", nn::stored_bytes()}});
     return told;
   }
 

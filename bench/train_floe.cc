@@ -51,9 +51,9 @@ std::vector<double> by_hand(const train::RunConfig& config, std::shared_ptr<comm
     const at::Tensor loss = std::get<0>(models::training_loss(*built.model, input));
     loss.backward();
     const shard::Agreement all = engine->agree();
-    if (config.train.clip.norm)
-      optim::clip_by_norm(*engine, all.gradient_norm, *config.train.clip.norm);
-    phases.optimizer().step(config.train.optimizer.lr);
+    const auto limit = config.train.clip.norm;
+    phases.optimizer().step(config.train.optimizer.lr,
+                            limit ? optim::clip_factor(all.gradient_norm, *limit) : 1.0);
     engine->clear_gradients();
     times.push_back(microseconds_since(begin));
   }

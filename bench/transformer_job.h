@@ -1,5 +1,5 @@
-// What the programs of bench/engine.py and bench/phases.py have in common: the model and the batches
-// that a CONFIG.json asks every system for.
+// What the programs of bench/engine.py, phases.py and h200_phases.py have in common: the model, the sets
+// and the batches that a CONFIG.json asks every system for.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -9,6 +9,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "floe/core/error.h"
 #include "floe/models/transformer.h"
@@ -35,6 +36,21 @@ inline shard::Strategy strategy_from(const std::string& name) {
                            shard::Strategy::no_shard, shard::Strategy::hybrid})
     if (name == name_of(known)) return known;
   throw ConfigError("strategy '" + name + "' is unknown");
+}
+
+inline shard::Rest rest_from(const std::string& name) {
+  for (const auto known : {shard::Rest::keep, shard::Rest::offload, shard::Rest::drop})
+    if (name == name_of(known)) return known;
+  throw ConfigError("rest '" + name + "' is not one of keep, offload, drop");
+}
+
+// With "alone" only that set is announced: the rest of the model is frozen for good.
+inline std::vector<shard::ParameterSet> sets_from(const Json& json) {
+  std::vector<shard::ParameterSet> sets;
+  for (const Json& set : json.at("sets"))
+    if (json.at("alone").is_null() || json.at("alone") == set.at("name"))
+      sets.push_back({set.at("name"), set.at("patterns"), rest_from(json.at("rest"))});
+  return sets;
 }
 
 // Token ids [B, T] of a batch; bench/torch_twin/rank.py has the same formula.

@@ -55,11 +55,11 @@ class Block(nn.Module):
 
 
 class ImageTower(nn.Module):
-    def __init__(self, width=1024, layers=24, heads=16):
+    def __init__(self, size, width, layers, heads, patch=14):
         super().__init__()
-        self.patches = nn.Conv2d(3, width, 14, 14, bias=False)
+        self.patches = nn.Conv2d(3, width, patch, patch, bias=False)
         self.first = nn.Parameter(torch.randn(1, 1, width) * 0.02)
-        self.places = nn.Parameter(torch.randn(1, 257, width) * 0.02)
+        self.places = nn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width) * 0.02)
         self.norm = nn.LayerNorm(width)
         self.blocks = nn.ModuleList(Block(width, heads, 4 * width, QuickGelu()) for _ in range(layers))
 
@@ -99,7 +99,7 @@ class PerceiverLayer(nn.Module):
 
 
 class Perceiver(nn.Module):
-    def __init__(self, dim=1024, depth=6, latents=64):
+    def __init__(self, dim, depth, latents=64):
         super().__init__()
         self.latents = nn.Parameter(torch.randn(latents, dim))
         self.layers = nn.ModuleList(PerceiverLayer(dim) for _ in range(depth))
@@ -113,7 +113,7 @@ class Perceiver(nn.Module):
 
 
 class Gate(nn.Module):
-    def __init__(self, dim, media_dim=1024, heads=8, dim_head=64):
+    def __init__(self, dim, media_dim, heads=8, dim_head=64):
         super().__init__()
         self.heads = heads
         inner = heads * dim_head
@@ -135,19 +135,26 @@ class Gate(nn.Module):
 
 
 class Flamingo(nn.Module):
-    def __init__(self, lm, every):
+    """`spec` is what bench/h200.py says of the model."""
+
+    def __init__(self, spec):
         super().__init__()
+        lm, every = spec["lm"], spec["cross_attention_every"]
+        width = spec.get("vision_width", 1024)
         mpt = lm["model_type"] == "mpt"
         self.alibi = mpt
         dim = lm["d_model"] if mpt else lm["hidden_size"]
         layers = lm["n_layers"] if mpt else lm["num_hidden_layers"]
         self.heads = lm["n_heads"] if mpt else lm["num_attention_heads"]
-        self.vision, self.perceiver = ImageTower(), Perceiver()
+        self.vision = ImageTower(spec.get("image_size", 224), width, spec.get("vision_layers", 24),
+                                 spec.get("vision_heads", 16))
+        self.perceiver = Perceiver(width, spec.get("perceiver_depth", 6))
+        self.num_latents = len(self.perceiver.latents)
         self.embed = nn.Embedding(lm["vocab_size"], dim)
         self.layers = nn.ModuleList(
             Block(dim, self.heads, 4 * dim, nn.GELU(), bias=not mpt, norm_bias=not mpt) for _ in range(layers))
         self.gated = [(i + 1) % every == 0 for i in range(layers)]
-        self.gates = nn.ModuleList(Gate(dim) if gated else nn.Identity() for gated in self.gated)
+        self.gates = nn.ModuleList(Gate(dim, width) if gated else nn.Identity() for gated in self.gated)
         self.norm = nn.LayerNorm(dim, bias=not mpt)
         self.head = nn.Linear(dim, lm["vocab_size"], bias=False)
         if mpt:
@@ -171,7 +178,7 @@ class Flamingo(nn.Module):
         angle = torch.cat([angle, angle], -1)
         return {"causal": True, "rotary": (angle.cos().to(dtype), angle.sin().to(dtype))}
 
-    def forward(self, batch):
+    def hidden(self, batch):
         images, ids = batch["images"], batch["ids"]
         rows, slots = images.shape[:2]
         with torch.no_grad():
@@ -182,4 +189,22 @@ class Flamingo(nn.Module):
             if gated:
                 x = gate(x, media, batch["sees"])
             x = layer(x, **batch["positions"])
-        return self.head(self.norm(x))
+        return self.norm(x)
+
+    def forward(self, batch):
+        return self.loss(self.hidden(batch), batch["labels"])
+
+    def loss(self, hidden, labels):
+        """Mean cross entropy of the labelled tokens, in fp32."""
+        logits = self.head(hidden)[:, :-1].flatten(0, 1).float()
+        return F.cross_entropy(logits, labels[:, 1:].flatten())
+
+
+def compile_layers(model):
+    """Compiles the layers' forwards, so that hooks of FSDP2 and checkpointing stay outside, and the loss; each of
+    the two data sets' shapes has its own code."""
+    torch._dynamo.config.recompile_limit = 64
+    for module in model.modules():
+        if isinstance(module, (Block, Gate, PerceiverLayer)):
+            module.forward = torch.compile(module.forward, dynamic=False)
+    model.loss = torch.compile(model.loss, dynamic=False)

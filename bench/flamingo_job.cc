@@ -1,0 +1,185 @@
+#include "flamingo_job.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "floe/comm/world.h"
+#include "floe/core/error.h"
+
+namespace floe::bench {
+namespace {
+
+std::int64_t value_or(const Json& json, const char* key, std::int64_t otherwise) {
+  return json.contains(key) ? json.at(key).get<std::int64_t>() : otherwise;
+}
+
+// One data set's part of a step.
+class RandomSequences {
+ public:
+  RandomSequences(const Json& config, std::size_t source, std::int64_t step)
+      : data_(config.at("data").at(source)),
+        media_token_(config.at("model").at("media_token")),
+        padded_(config.value("padded", false)),
+        source_(static_cast<std::int64_t>(source)),
+        side_(value_or(config.at("model"), "image_size", models::VisionSpec().image_size)),
+        seed_(config.at("seed").get<std::uint64_t>() * 1'000'003 +
+              static_cast<std::uint64_t>(step * 16 + source_)),
+        device_(device_from(config)) {
+    std::int64_t tokens = 0;
+    for (const Json& sequence : data_.at("sequences")) {
+      tokens += sequence.at(0).get<std::int64_t>();
+      longest_ = std::max(longest_, sequence.at(0).get<std::int64_t>());
+    }
+    random_ids_ = at::randint(1, data_.at("text_tokens").get<std::int64_t>(), {tokens},
+                              generator_from(seed_, at::kCPU), at::kLong);
+  }
+
+  PackedBatch batch() {
+    for (const Json& sequence : data_.at("sequences")) add(sequence.at(0), sequence.at(1));
+    const auto count = static_cast<std::int64_t>(slots_.size());
+    PackedBatch batch;
+    batch.ids = at::tensor(ids_, at::kLong);
+    batch.positions = at::tensor(positions_, at::kLong);
+    batch.labels = at::tensor(labels_, at::kLong);
+    batch.sequence_offsets = at::tensor(offsets_, at::kLong);
+    batch.image_offsets = at::tensor(image_offsets_, at::kLong);
+    batch.image_slots = at::tensor(slots_, at::kLong);
+    batch.source = at::full({count}, source_, at::kLong);
+    batch.images = images();
+    batch.sample_keys.assign(slots_.size(), "random");
+    return batch;
+  }
+
+ private:
+  // Images are spread evenly: one where a new share of the tokens begins.
+  void add(std::int64_t tokens, std::int64_t images) {
+    const auto* random = random_ids_.const_data_ptr<std::int64_t>();
+    const std::int64_t length = padded_ ? longest_ : tokens;
+    for (std::int64_t i = 0; i < length; ++i) {
+      const bool real = i < tokens, image = real && images > 0 && i * images % tokens < images;
+      const std::int64_t id = real ? random[used_++] : 0;
+      ids_.push_back(image ? media_token_ : id);
+      labels_.push_back(image || !real ? kNoLabel : id);
+      positions_.push_back(i);
+    }
+    const std::int64_t slots = data_.at("slots");
+    real_images_.push_back(images);
+    offsets_.push_back(static_cast<std::int64_t>(ids_.size()));
+    image_offsets_.push_back(image_offsets_.back() + (padded_ ? slots : images));
+    slots_.push_back(slots);
+  }
+
+  // On the device already, as a loader that is ahead would have them.
+  at::Tensor images() const {
+    std::int64_t real = 0;
+    for (const std::int64_t count : real_images_) real += count;
+    const auto options = at::TensorOptions().dtype(at::kBFloat16).device(device_);
+    const at::Tensor random =
+        at::randn({real, 3, side_, side_}, generator_from(seed_, device_), options);
+    if (!padded_) return random;
+    at::Tensor all = at::zeros({image_offsets_.back(), 3, side_, side_}, options);
+    std::int64_t taken = 0;
+    for (std::size_t s = 0; s < real_images_.size(); ++s) {
+      all.narrow(0, image_offsets_[s], real_images_[s])
+          .copy_(random.narrow(0, taken, real_images_[s]));
+      taken += real_images_[s];
+    }
+    return all;
+  }
+
+  const Json& data_;
+  std::int64_t media_token_;
+  bool padded_;
+  std::int64_t source_, side_;
+  std::uint64_t seed_;
+  c10::Device device_;
+  at::Tensor random_ids_;
+  std::int64_t longest_ = 0, used_ = 0;
+  std::vector<std::int64_t> ids_, positions_, labels_, slots_, real_images_;
+  std::vector<std::int64_t> offsets_{0}, image_offsets_{0};
+};
+
+// 8-bit storage of frozen weights, by name.
+std::optional<c10::ScalarType> frozen_dtype(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (name == "int8") return at::kChar;
+  if (name == "fp8") return at::kFloat8_e4m3fn;
+  throw ConfigError("frozen_dtype '" + name + "' is not one of int8, fp8");
+}
+
+}  // namespace
+
+c10::Device device_from(const Json& config) {
+  const std::string name = config.at("device");
+  require<ConfigError>(name == "cuda" || name == "cpu", "device '", name, "' is not cuda or cpu");
+  return name == "cuda" ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+}
+
+at::ScalarType compute_dtype(const Json& config) {
+  const std::string name = config.at("precision");
+  require<ConfigError>(name == "bf16" || name == "fp32", "precision '", name,
+                       "' is not bf16 or fp32");
+  return name == "bf16" ? at::kBFloat16 : at::kFloat;
+}
+
+models::FlamingoSpec flamingo_spec(const Json& model) {
+  models::FlamingoSpec spec;
+  spec.lm = models::decoder_spec(model.at("lm"), "CONFIG.json");
+  spec.cross_attention_every = model.at("cross_attention_every");
+  spec.media_token = model.at("media_token");
+  spec.endofchunk_token = model.at("endofchunk_token");
+  spec.freeze_embeddings = model.value("freeze_embeddings", false);
+  models::VisionSpec& vision = spec.vision;
+  vision.image_size = value_or(model, "image_size", vision.image_size);
+  vision.width = value_or(model, "vision_width", vision.width);
+  vision.mlp_dim = 4 * vision.width;
+  vision.layers = value_or(model, "vision_layers", vision.layers);
+  vision.heads = value_or(model, "vision_heads", vision.heads);
+  spec.perceiver.depth = value_or(model, "perceiver_depth", spec.perceiver.depth);
+  return spec;
+}
+
+shard::ShardOptions flamingo_sharding(const Json& config) {
+  shard::ShardOptions options;
+  options.world = comm::World::fake(0, config.at("world"), device_from(config));
+  if (compute_dtype(config) == at::kBFloat16)
+    options.mixed_precision = {.param = at::kBFloat16, .reduce = at::kFloat};
+  options.prefetch = config.at("prefetch");
+  options.activation_checkpointing = config.at("checkpointing").get<std::vector<std::string>>();
+  options.kept_activations.products = config.value("keep", false);
+  options.kept_activations.in_host = config.value("offload", false);
+  if (config.at("residency") == "resident") options.frozen.residency = shard::Residency::resident;
+  options.frozen.dtype = frozen_dtype(config.value("frozen_dtype", std::string()));
+  return options;
+}
+
+shard::Policy flamingo_units() {
+  return {.units = {"DecoderLayer", "GatedCrossAttention", "PerceiverResampler", "ViTBlock"}};
+}
+
+models::InputOptions flamingo_input_options(const Json& config) {
+  models::InputOptions options;
+  options.device = device_from(config);
+  options.dtype = compute_dtype(config);
+  options.loss.weight = config.at("loss_weights").get<std::vector<double>>();
+  return options;
+}
+
+at::Generator generator_from(std::uint64_t seed, c10::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device).clone();
+  generator.set_current_seed(seed);
+  return generator;
+}
+
+PackedBatch flamingo_batch(const Json& config, std::int64_t step) {
+  PackedBatch all;
+  for (std::size_t source = 0; source < config.at("data").size(); ++source) {
+    const PackedBatch batch = RandomSequences(config, source, step).batch();
+    all = source == 0 ? batch : models::concatenate(all, batch);
+  }
+  return all;
+}
+
+}  // namespace floe::bench

@@ -1,0 +1,17 @@
+// What bench_h200 does; each task is a file of its own and gives what it measured as JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace floe::bench {
+
+// Steps of OpenFlamingo's training with random weights: their times and memory (h200.py).
+nlohmann::json measure_steps(const nlohmann::json& config);
+// Losses of steps that begin from given weights, a new batch each (h200_curves.py).
+nlohmann::json train_curve(const nlohmann::json& config);
+// Gradients of the gates for one batch, several times over (h200_curves.py).
+nlohmann::json repeat_gradients(const nlohmann::json& config);
+// Two sets of parameters in turn: what a switch costs (h200_phases.py).
+nlohmann::json measure_phases(const nlohmann::json& config);
+
+}  // namespace floe::bench

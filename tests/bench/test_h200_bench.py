@@ -1,0 +1,129 @@
+"""bench/h200*.py with a tiny model on the CPU: the same flow as on the GPU, and the same work on both sides.
+
+Only what is computed or counted is asserted, never a time.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(os.environ["FLOE_SOURCE_DIR"]) / "bench"
+
+
+def run(folder, script, *arguments):
+    command = [os.environ["FLOE_PYTHON"], BENCH / script, "--device", "cpu", "--out", folder, *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+
+
+def results(folder, ending):
+    (file,) = folder.glob(f"*-{ending}.json")
+    return json.loads(file.read_text())
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("steps")
+    done = run(folder, "h200.py", "--models", "tiny", "--steps", "2", "--warmup", "1", "--profile",
+               "--lengths", "natural", "--systems", "floe W=1", "floe W=8", "floe W=8 checkpointed", "floe W=8 kept products",
+               "floe W=8 checkpointed offloaded", "floe W=8 int8", "floe W=8 fp8", "floe W=8 padded", "torch bf16",
+               "torch FSDP2 W=8", "torch FSDP2 W=8 checkpointed")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {row["system"]: row for row in results(folder, "h200")}, folder
+
+
+def test_every_system_has_trained(steps):
+    for system, row in steps[0].items():
+        assert "error" not in row, (system, row)
+        assert len(row["step_ms"]) == 2 and len(row["losses"]) >= 3
+        assert 5 < row["losses"][-1] < 10, system
+
+
+def test_padding_is_work_and_changes_no_loss(steps):
+    rows, _ = steps
+    packed, padded = rows["floe W=8"], rows["floe W=8 padded"]
+    assert padded["tokens"] == 4 * 32 + 3 * 256 or padded["tokens"] > packed["tokens"]
+    assert padded["images"] > packed["images"]
+    assert padded["losses"][0] == pytest.approx(packed["losses"][0], abs=0.02)
+
+
+def test_checkpointing_changes_no_loss_and_needs_less_memory(steps):
+    rows, _ = steps
+    whole = rows["floe W=8"]
+    for how in ("checkpointed", "kept products", "checkpointed offloaded"):
+        assert rows[f"floe W=8 {how}"]["losses"] == pytest.approx(whole["losses"], abs=1e-3)
+        assert rows[f"floe W=8 {how}"]["peak_bytes"] < whole["peak_bytes"], how
+    assert rows["torch FSDP2 W=8 checkpointed"]["losses"] == pytest.approx(rows["torch FSDP2 W=8"]["losses"], abs=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_frozen_weights_in_8_bits_halve_what_is_gathered_of_them(steps, dtype):
+    row, plain = steps[0][f"floe W=8 {dtype}"], steps[0]["floe W=8"]
+    assert row["gathered_bytes"] < plain["gathered_bytes"]
+    assert row["losses"] == pytest.approx(plain["losses"], abs=0.05)
+    assert row["losses"] != plain["losses"]
+
+
+def test_a_cut_run_goes_on_where_it_stopped(steps):
+    """Nothing is measured again, and what is new is added."""
+    rows, folder = steps
+    done = run(folder, "h200.py", "--models", "tiny", "--steps", "1", "--warmup", "0", "--lengths", "natural",
+               "--systems", "floe W=1", "torch amp")
+    assert done.returncode == 0, done.stderr
+    now = {row["system"]: row for row in results(folder, "h200")}
+    assert now["floe W=1"] == rows["floe W=1"]
+    assert len(now["torch amp"]["step_ms"]) == 1
+
+
+def test_a_failing_row_is_reported_and_fails_the_run(tmp_path):
+    done = run(tmp_path, "h200.py", "--models", "tiny", "--systems", "torch of another planet")
+    assert done.returncode == 1
+    assert "torch of another planet" in results(tmp_path, "h200")[0]["error"]
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("curves")
+    done = run(folder, "h200_curves.py", "--model", "tiny", "--steps", "20", "--lr", "1e-2", "--text-tokens", "4",
+               "--repeats", "2", "--systems", "floe", "floe plain", "--twins", "twin", "twin reordered")
+    return results(folder, "h200-curves"), done, folder
+
+
+def test_floe_and_the_twin_learn_the_same(curves):
+    _, done, folder = curves
+    assert done.returncode == 0, done.stdout + done.stderr
+    (page,) = folder.glob("*.md")
+    assert "NOT AS IT SHOULD BE" not in page.read_text()
+    assert len(list(folder.glob("*.svg"))) == 2
+
+
+def test_in_fp32_every_loss_agrees(curves):
+    fp32 = curves[0]["fp32"]
+    assert fp32["floe"]["losses"] == pytest.approx(fp32["twin"]["losses"], rel=1e-4)
+    assert fp32["floe"]["losses"][-1] < fp32["floe"]["losses"][0] - 0.5
+    assert fp32["floe"]["tokens_sum"] == fp32["twin"]["tokens_sum"]
+
+
+def test_the_first_gradients_of_the_gates_agree_in_fp32(curves):
+    found = curves[0]["gradients"]
+    floe, twin = (found[name]["runs"][0] for name in ("floe fp32", "twin fp32"))
+    assert floe["gates"] == pytest.approx(twin["gates"], rel=1e-3, abs=1e-7)
+    assert floe["gradient_norm"] == pytest.approx(twin["gradient_norm"], rel=1e-4)
+
+
+def test_phases(tmp_path):
+    done = run(tmp_path, "h200_phases.py", "--size", "tiny", "--worlds", "1", "2", "--steps", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = results(tmp_path, "h200-phases")
+    for world in (1, 2):
+        alone = {name: found[f"W={world} {name} alone"]["turns"][0]["peak_bytes"] for name in ("even", "odd")}
+        for rest in ("offload", "drop"):
+            for turn in found[f"W={world} {rest}"]["turns"]:
+                assert turn["switch"]["gathered_bytes"] == turn["switch"]["reduced_bytes"] == 0
+                assert turn["peak_bytes"] <= 1.01 * alone[turn["set"]], (world, rest)
+        kept, offloaded = (found[f"W={world} {rest}"]["turns"] for rest in ("keep", "offload"))
+        assert [turn["losses"] for turn in offloaded] == [turn["losses"] for turn in kept]
+        assert offloaded[-1]["stored_bytes"] > 0 == kept[-1]["stored_bytes"]
