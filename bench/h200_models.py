@@ -52,12 +52,6 @@ def data_of(laion, mmc4, text_tokens):
             {"text_tokens": text_tokens, "slots": max(images for _, images in mmc4), "sequences": mmc4}]
 
 
-def environment():
-    """Without what hides the GPU from other programs."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
-    return {key: value for key, value in os.environ.items() if not (hidden and key == "CUDA_VISIBLE_DEVICES")}
-
-
 def ask(command, config, timeout=None):
     """The last line of what the program prints, as JSON; {"error": ...} when it fails."""
     begin = time.monotonic()
@@ -66,8 +60,7 @@ def ask(command, config, timeout=None):
         file.flush()
         try:
             done = subprocess.run([*command, file.name] if not callable(command) else command(file.name),
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
-                                  env=environment(), timeout=timeout)
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=timeout)
         except subprocess.TimeoutExpired:
             return {"error": f"no answer within {timeout} s"}
     if done.returncode:

@@ -10,12 +10,12 @@ import argparse
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
 import numpy as np  # noqa: E402
 import runs  # noqa: E402
+from gpu_script import Cases, expect  # noqa: E402
 
 STEPS = 10
 SETS = dict(sets="a:layers.*,norm.* b:head.*,embed*", phase=2, rest="offload")
@@ -30,11 +30,6 @@ def environment(device):
 def start(device, world, run, expect=0, **arguments):
     environment(device)
     return runs.run(world, expect=expect, run=run, **arguments)
-
-
-def expect(condition, *what):
-    if not condition:
-        raise AssertionError(" ".join(str(part) for part in what))
 
 
 def expect_same_state(folder, saved, saved_world, loaded, loaded_world):
@@ -52,27 +47,11 @@ def expect_losses(ranks, reference, steps, bound):
                f"step {step}: loss {loss} instead of {reference[step]}")
 
 
-class Script:
-    def __init__(self, device, folder):
-        self.device = device
-        self.folder = folder
-        self.failed = []
-        self.count = 0
-
+class Script(Cases):
     def new_run(self):
-        self.count += 1
-        path = self.folder / f"run{self.count}"
+        path = self.folder / self.new_name()
         path.mkdir()
         return path
-
-    def case(self, name, body):
-        begin = time.time()
-        try:
-            body()
-            print(f"ok      {name} ({time.time() - begin:.1f} s)", flush=True)
-        except Exception as error:  # noqa: BLE001: every case is tried
-            print(f"FAILED  {name}: {error}", flush=True)
-            self.failed.append(name)
 
     def resharded(self, worlds, **arguments):
         """Saved by some ranks, loaded by others; compared with a run that was never interrupted."""
@@ -132,8 +111,7 @@ def main():
         for place in ("forward", "backward"):
             script.case(f"emergency in {place}", lambda place=place: script.emergency(place, 0))
         script.case("emergency during a save", lambda: script.emergency("forward", 1))
-    if script.failed:
-        sys.exit(f"{len(script.failed)} cases failed")
+    script.end()
 
 
 if __name__ == "__main__":

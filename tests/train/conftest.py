@@ -13,9 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers of several tests are plain modules
-from running import FLOE, command, default_signals, environment  # noqa: E402
-
-GOLDENS = Path(__file__).parents[1] / "goldens" / "models"
+from running import FLOE, command, default_signals, environment, golden_config  # noqa: E402
 
 
 class Run:
@@ -100,27 +98,4 @@ def start(tmp_path, write):
 
 @pytest.fixture
 def golden():
-    def config(name, world2=False):
-        folder = GOLDENS / (name + ("-train-world2" if world2 else "-train"))
-        settings = json.loads((GOLDENS / f"{name}-train" / "train_config.json").read_text())
-        model = yaml.safe_load((GOLDENS / name / "model.yaml").read_text())
-        for key in ("lm", "vision", "weights"):
-            model[key] = str(GOLDENS / name / model[key])
-        file = "batches_rank{rank}.safetensors" if world2 else "batches.safetensors"
-        return {
-            "model": model,
-            "data": {
-                "batches": str(folder / file),
-                "laion": {"weight": settings["ml"]},
-                "mmc4": {"weight": settings["mm"]},
-            },
-            "train": {
-                "steps": settings["num_steps"],
-                "optimizer": {"lr": settings["lr"], "weight_decay": settings["wd"]},
-                "schedule": {"type": settings["sched"], "warmup_steps": settings["warmup"]},
-            },
-            "strategy": {"mixed_precision": {"param": "fp32"}},
-            "log": {"every_steps": 1, "tensorboard": False, "wandb": None, "diagnostics": None},
-        }
-
-    return config
+    return golden_config

@@ -18,13 +18,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-import yaml
 from safetensors.numpy import load_file
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from running import FLOE, command, environment  # noqa: E402
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
+from gpu_script import Cases, expect  # noqa: E402
+from running import FLOE, GOLDENS, command, environment, golden_config  # noqa: E402
 
-GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "models"
 NAMES = ("loss_laion", "loss_mmc4", "grad_norm")
 PHASES = [
     {"name": "resampler", "train": ["perceiver.*"], "steps": 2, "optimizer_state": "offload"},
@@ -34,52 +33,13 @@ PHASES = [
 FP32, BF16 = 1e-4, 5e-2
 
 
-def expect(condition, *what):
-    if not condition:
-        raise AssertionError(" ".join(str(part) for part in what))
+def configuration(world2=False):
+    config = golden_config("neox_x2", world2)
+    config["log"] |= {"tensorboard": True, "diagnostics": {"batches": 3, "trace_steps": 3}}
+    return config | {"checkpoint": {"every_steps": 2}, "dist": {"timeout_s": 60}}
 
 
-def configuration(name="neox_x2", world2=False):
-    folder = GOLDENS / (name + ("-train-world2" if world2 else "-train"))
-    settings = json.loads((GOLDENS / f"{name}-train" / "train_config.json").read_text())
-    model = yaml.safe_load((GOLDENS / name / "model.yaml").read_text())
-    for key in ("lm", "vision", "weights"):
-        model[key] = str(GOLDENS / name / model[key])
-    return {
-        "model": model,
-        "data": {
-            "batches": str(folder / ("batches_rank{rank}.safetensors" if world2 else "batches.safetensors")),
-            "laion": {"weight": settings["ml"]},
-            "mmc4": {"weight": settings["mm"]},
-        },
-        "train": {
-            "steps": settings["num_steps"],
-            "optimizer": {"lr": settings["lr"], "weight_decay": settings["wd"]},
-            "schedule": {"type": settings["sched"], "warmup_steps": settings["warmup"]},
-        },
-        "strategy": {"mixed_precision": {"param": "fp32"}},
-        "log": {"every_steps": 1, "tensorboard": True, "wandb": None, "diagnostics": {"batches": 3, "trace_steps": 3}},
-        "checkpoint": {"every_steps": 2},
-        "dist": {"timeout_s": 60},
-    }
-
-
-class Script:
-    def __init__(self, device, folder):
-        self.device = device
-        self.folder = folder
-        self.failed = []
-        self.count = 0
-
-    def case(self, name, body):
-        begin = time.time()
-        try:
-            body()
-            print(f"ok      {name} ({time.time() - begin:.1f} s)", flush=True)
-        except Exception as error:  # noqa: BLE001: every case is tried
-            print(f"FAILED  {name}: {error}", flush=True)
-            self.failed.append(name)
-
+class Script(Cases):
     def words(self, config, device, ranks, name, more):
         """One rank on the GPU uses NCCL, several share it over Gloo."""
         path = self.folder / f"{name}.yaml"
@@ -87,10 +47,6 @@ class Script:
         backend = "nccl" if device == "cuda" and ranks == 1 else "gloo"
         return command([path, f"run.dir={self.folder / 'runs'}", f"run.name={name}", f"dist.device={device}",
                         f"dist.backend={backend}", *more], ranks)
-
-    def new_name(self):
-        self.count += 1
-        return f"run{self.count}"
 
     def train(self, config, *more, device=None, ranks=1, name=None):
         name = name or self.new_name()
@@ -206,10 +162,7 @@ class Script:
             error = np.abs(weights[name] - value)
             # Where a gradient is nothing but rounding, AdamW turns its noise into steps of up to lr.
             expect(error.max() <= 10 * lr and np.quantile(error, 0.99) <= 1e-4, name, error.max())
-        model = yaml.safe_load((GOLDENS / "neox_x2" / "model.yaml").read_text())
-        for key in ("lm", "vision"):
-            model[key] = str(GOLDENS / "neox_x2" / model[key])
-        model["weights"] = str(out)
+        model = golden_config("neox_x2")["model"] | {"weights": str(out)}
         path = self.folder / "trained.yaml"
         path.write_text(json.dumps(model))
         here, there = self.generate(path, self.device), self.generate(path, "cpu")
@@ -276,8 +229,7 @@ def main():
         for name, body in cases.items():
             if not arguments.only or arguments.only in name:
                 script.case(name, body)
-    if script.failed:
-        sys.exit(f"{len(script.failed)} cases failed")
+    script.end()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """The program and how it is started; helpers of several tests of training."""
 
+import json
 import os
 import signal
 import time
 from pathlib import Path
 
+import yaml
+
 FLOE = Path(os.environ["FLOE_BIN_DIR"]) / "floe"
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "models"
 
 
 def environment(**more):
@@ -35,3 +39,28 @@ def wait_for_steps(process, count, seconds=60):
             return
         time.sleep(0.02)
     raise AssertionError(f"the run has not made {count} steps in {seconds} s")
+
+
+def golden_config(name, world2=False):
+    """A configuration that repeats a golden training run of OpenFlamingo."""
+    folder = GOLDENS / (name + ("-train-world2" if world2 else "-train"))
+    settings = json.loads((GOLDENS / f"{name}-train" / "train_config.json").read_text())
+    model = yaml.safe_load((GOLDENS / name / "model.yaml").read_text())
+    for key in ("lm", "vision", "weights"):
+        model[key] = str(GOLDENS / name / model[key])
+    file = "batches_rank{rank}.safetensors" if world2 else "batches.safetensors"
+    return {
+        "model": model,
+        "data": {
+            "batches": str(folder / file),
+            "laion": {"weight": settings["ml"]},
+            "mmc4": {"weight": settings["mm"]},
+        },
+        "train": {
+            "steps": settings["num_steps"],
+            "optimizer": {"lr": settings["lr"], "weight_decay": settings["wd"]},
+            "schedule": {"type": settings["sched"], "warmup_steps": settings["warmup"]},
+        },
+        "strategy": {"mixed_precision": {"param": "fp32"}},
+        "log": {"every_steps": 1, "tensorboard": False, "wandb": None, "diagnostics": None},
+    }

@@ -8,6 +8,7 @@
 
 #include "floe/batch/to_device.h"
 #include "floe/core/error.h"
+#include "floe/nn/maybe_tensor.h"
 
 namespace floe::nn {
 namespace {
@@ -30,8 +31,7 @@ at::Tensor heads_first(const at::Tensor& x) { return x.transpose(1, 2); }  // [B
 
 at::Tensor sdpa(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                 const at::Tensor& mask, const AttentionRule& rule) {
-  const auto given = mask.defined() ? std::optional<at::Tensor>(mask) : std::nullopt;
-  return at::scaled_dot_product_attention(q, k, v, given, rule.dropout,
+  return at::scaled_dot_product_attention(q, k, v, some(mask), rule.dropout,
                                           /*is_causal=*/!mask.defined(), rule.scale,
                                           /*enable_gqa=*/q.size(1) != k.size(1));
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "floe/kernels/kernels.h"
+#include "floe/nn/maybe_tensor.h"
 
 namespace floe::nn {
 namespace {
@@ -21,12 +22,11 @@ constexpr std::int64_t kKernelChunkElements = std::int64_t{1} << 27;
 
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static variable_list forward(AutogradContext* context, const Variable& hidden,
-                               const Variable& weight, const std::optional<Variable>& some_rows,
-                               const std::optional<at::Tensor>& some_ids, const at::Tensor& targets,
+                               const Variable& weight, const MaybeTensor& maybe_rows,
+                               const MaybeTensor& maybe_ids, const at::Tensor& targets,
                                const at::Tensor& weights, double scale, double z_loss,
                                bool with_gradients) {
-    const at::Tensor rows = some_rows.value_or(at::Tensor());
-    const at::Tensor row_ids = some_ids.value_or(at::Tensor());
+    const at::Tensor rows = tensor_of(maybe_rows), row_ids = tensor_of(maybe_ids);
     const bool train_hidden = with_gradients && hidden.requires_grad();
     const bool train_weight = with_gradients && weight.requires_grad();
     const bool train_rows = with_gradients && rows.defined() && rows.requires_grad();
@@ -112,10 +112,6 @@ std::pair<at::Tensor, at::Tensor> cross_entropy(const at::Tensor& hidden,
                                                 const OutputWeights& output,
                                                 const at::Tensor& targets,
                                                 const at::Tensor& weights, double z_loss) {
-  // An undefined tensor has no device, which the function would ask it for.
-  const auto some = [](const at::Tensor& tensor) {
-    return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
-  };
   // Inside of the function gradients are always off.
   const auto result =
       CrossEntropy::apply(hidden, output.weight, some(output.rows), some(output.row_ids), targets,

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "floe/kernels/kernels.h"
+#include "floe/nn/maybe_tensor.h"
 
 namespace floe::nn {
 namespace {
@@ -11,13 +12,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-using MaybeTensor = std::optional<at::Tensor>;
-
-// An undefined tensor has no device, which Function would ask it for.
-MaybeTensor some(const at::Tensor& tensor) {
-  return tensor.defined() ? MaybeTensor(tensor) : std::nullopt;
-}
-at::Tensor tensor_of(const MaybeTensor& maybe) { return maybe.value_or(at::Tensor()); }
 
 at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 

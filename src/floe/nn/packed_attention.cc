@@ -5,11 +5,11 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <optional>
 #include <vector>
 
 #include "floe/kernels/attention.h"
 #include "floe/nn/kept_products.h"
+#include "floe/nn/maybe_tensor.h"
 
 namespace floe::nn {
 namespace {
@@ -17,11 +17,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-using MaybeTensor = std::optional<at::Tensor>;
-
-MaybeTensor some(const at::Tensor& tensor) {
-  return tensor.defined() ? MaybeTensor(tensor) : std::nullopt;
-}
 
 // The heads at `places` of rows [N, width] as [N, heads, dim].
 at::Tensor heads_at(const at::Tensor& rows, const HeadPlaces& places, std::int64_t dim) {
@@ -84,8 +79,8 @@ struct OwnAttention : torch::autograd::Function<OwnAttention> {
                           const MaybeTensor& maybe_v, const at::Tensor& query_offsets,
                           const at::Tensor& key_offsets, const MaybeTensor& maybe_slopes,
                           const Call& call) {
-    const at::Tensor k = maybe_k.value_or(at::Tensor()), v = maybe_v.value_or(at::Tensor()),
-                     slopes = maybe_slopes.value_or(at::Tensor());
+    const at::Tensor k = tensor_of(maybe_k), v = tensor_of(maybe_v),
+                     slopes = tensor_of(maybe_slopes);
     const auto attended = keep_results("floe::attention", {q, k, v}, [&] {
       const auto now = kernels::attention(views(call.places, q, k, v),
                                           call.rule(query_offsets, key_offsets, slopes));

@@ -1,0 +1,35 @@
+"""What the scripts that run on a GPU machine share: there is no pytest there."""
+
+import time
+
+
+def expect(condition, *what):
+    if not condition:
+        raise AssertionError(" ".join(str(part) for part in what))
+
+
+class Cases:
+    """Tries every case and remembers which failed; `device` is the one that is tried."""
+
+    def __init__(self, device, folder):
+        self.device = device
+        self.folder = folder
+        self.failed = []
+        self.count = 0
+
+    def case(self, name, body):
+        begin = time.time()
+        try:
+            body()
+            print(f"ok      {name} ({time.time() - begin:.1f} s)", flush=True)
+        except Exception as error:  # noqa: BLE001: every case is tried
+            print(f"FAILED  {name}: {error}", flush=True)
+            self.failed.append(name)
+
+    def new_name(self):
+        self.count += 1
+        return f"run{self.count}"
+
+    def end(self):
+        if self.failed:
+            raise SystemExit(f"{len(self.failed)} cases failed")
