@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -548,6 +549,41 @@ TEST(Backward, HandlesMayComeAndGo) {
     models::next_token_loss(nn::call(*model, ids), ids).backward();
     engine->clear_gradients();
   }
+}
+
+// A backend's threads may hold what they have filled a little longer, on one rank and not on another:
+// that must not decide what backward gathers.
+TEST(Backward, WhoHoldsWhatWasGatheredChangesNothing) {
+  static std::vector<at::Tensor> held;
+  auto model = std::make_shared<models::Transformer>(kSize);
+  const auto engine = shard::fully_shard(model, {.units = {"DecoderLayer", "Embedding"}},
+                                         options_for(comm::World::fake(0, 2)));
+  const at::Tensor ids = at::randint(0, kSize.vocab, {2, kSize.context}, at::kLong);
+  test::CountingObserver counts;
+  engine->add_observer(&counts);
+  const auto gathers_of_a_step = [&] {
+    counts.clear();
+    models::next_token_loss(nn::call(*model, ids), ids).backward();
+    engine->clear_gradients();
+    return counts.gathers().count;
+  };
+  gathers_of_a_step();  // the order of units is learnt
+  const std::int64_t wanted = gathers_of_a_step();
+  const auto hold = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(
+          [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+            if (std::string(function.name()) == "aten::copy_")
+              held.push_back(function.inputs()[0].toTensor());
+            return nullptr;
+          })
+          .needsInputs(true)
+          .scopes({at::RecordScope::FUNCTION}));
+  const std::int64_t found = gathers_of_a_step();
+  at::removeCallback(hold);
+  EXPECT_GE(held.size(), static_cast<std::size_t>(wanted));
+  EXPECT_EQ(found, wanted);
+  held.clear();
+  engine->remove_observer(&counts);
 }
 
 TEST(Backward, ForwardsWithGradientsButWithoutBackwardLeaveNothing) {

@@ -192,7 +192,11 @@ void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
                    .dtype = plan_->eight_bit() ? plan_->storage_dtype : plan_->param_dtype});
   }
   const auto issue = [&]() -> comm::Work {
-    const at::Tensor& whole = plan_->eight_bit() ? staging_ : flat_;
+    // Not the parameters' own storage: a backend may let go of its tensors late, and references decide
+    // what backward needs.
+    const at::Tensor whole =
+        plan_->eight_bit() ? staging_
+                           : buffer_.narrow(0, 0, plan_->gathered_bytes()).view(plan_->param_dtype);
     if (!whole.defined()) return {};  // the values are made from the slice, which is all there is
     const std::int64_t numel = shard_.numel();
     at::Tensor own = whole.narrow(0, shard_rank_ * numel, numel);
