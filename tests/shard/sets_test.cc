@@ -579,6 +579,58 @@ TEST_RANKS(Sets, AveragesOfARestingSetDoNotMove, 1) {
     }
 }
 
+// Moments and averages are needed at the update: until backward they only have their place.
+TEST_RANKS(Sets, StateComesBackBehindTheFirstBackward, 2) {
+  const auto world = test::join_world();
+  for (const bool mixed : {false, true}) {
+    Job job = job_of(world, {{"small", kSmall, Rest::offload}, {"large", kLarge, Rest::offload}},
+                     Strategy::full_shard, mixed);
+    const optim::AdamW &small = *job.optimizers[0], &large = *job.optimizers[1];
+    optim::Ema ema(*job.engine, 0.5);
+    const auto moments = [&] {
+      std::vector<at::Tensor> copies;
+      for (std::size_t g = 0; g < job.engine->trainable_groups().size(); ++g)
+        for (const auto& slice : small.state_slices(g))
+          copies.push_back(slice.values.cpu().clone());
+      return copies;
+    };
+    job.step();
+    const std::vector<at::Tensor> learnt = moments();
+    const std::int64_t bytes = small.state_bytes();
+    job.engine->activate(1);
+    EXPECT_EQ(large.due_bytes(), 0) << "a set that never trained has nothing to bring back";
+    job.step();
+    job.engine->activate(0);
+    for (int pass = 0; pass < 2; ++pass) {  // a forward alone brings nothing back
+      EXPECT_EQ(small.due_bytes(), bytes);
+      EXPECT_EQ(small.stored_bytes(), bytes);
+      EXPECT_EQ(small.state_bytes(), bytes);
+      EXPECT_EQ(ema.due_bytes(), bytes / 2);
+      const at::AutoGradMode grad_off(false);
+      nn::call(*job.model, job.ids);
+    }
+    // A set that does not train in its turn goes as it came.
+    job.engine->activate(1);
+    EXPECT_EQ(small.state_bytes(), 0);
+    EXPECT_EQ(small.stored_bytes(), bytes);
+    job.engine->activate(0);
+    models::next_token_loss(nn::call(*job.model, job.ids), job.ids).backward();
+    EXPECT_EQ(small.due_bytes(), 0);
+    EXPECT_EQ(small.stored_bytes(), 0);
+    EXPECT_EQ(ema.due_bytes(), 0);
+    const std::vector<at::Tensor> found = moments();
+    ASSERT_EQ(found.size(), learnt.size());
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(found[i].equal(learnt[i]));
+    job.engine->clear_gradients();
+    // Who reads before that has them at once.
+    job.engine->activate(1);
+    job.engine->activate(0);
+    EXPECT_EQ(small.due_bytes(), bytes);
+    EXPECT_TRUE(moments()[0].equal(learnt[0]));
+    EXPECT_EQ(small.due_bytes(), 0);
+  }
+}
+
 TEST_RANKS(Sets, WrongUseIsSaid, 1) {
   const auto world = test::join_world();
   Job job =

@@ -61,6 +61,7 @@ Owner expected_state(const shard::Engine& engine, const Optimizer& optimizer) {
   const bool rests = engine.active_set() != optimizer.set();
   const Rest rest = engine.sets()[optimizer.set()].rest;
   if (rests && rest == Rest::drop) return owner;
+  owner.host_bytes = optimizer.due_bytes();
   for (const PlannedGroup& group : engine.plan().groups) {
     if (!group.trains_in(optimizer.set())) continue;
     const bool stored = rests && rest == Rest::offload && !group.offloaded;
@@ -70,8 +71,9 @@ Owner expected_state(const shard::Engine& engine, const Optimizer& optimizer) {
   return owner;
 }
 
-Owner expected_averages(const shard::Engine& engine) {
+Owner expected_averages(const shard::Engine& engine, const Ema& ema) {
   Owner owner{"averages", "the averaged weights"};
+  owner.host_bytes = ema.due_bytes();
   for (const PlannedGroup& group : engine.plan().groups) {
     if (!group.trainable) continue;
     const bool stored = !group.active && group.leaves_device();
@@ -149,7 +151,7 @@ MemoryOwners expected_owners(const MemoryOwners& before, const shard::Engine& en
                      Owner{"gradients", "the gradients"}};
   for (const Optimizer* optimizer : optimizers)
     expected.owners.push_back(expected_state(engine, *optimizer));
-  if (ema) expected.owners.push_back(expected_averages(engine));
+  if (ema) expected.owners.push_back(expected_averages(engine, *ema));
   // Between steps the pools are empty.
   expected.owners.push_back({"gather_pool", "the pool of gathered parameters"});
   expected.owners.push_back({"gradient_pool", "the pool of gradients before reduction"});

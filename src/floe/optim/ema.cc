@@ -77,6 +77,12 @@ std::int64_t Ema::stored_bytes() const {
   return bytes;
 }
 
+std::int64_t Ema::due_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& average : averages_) bytes += average.due_bytes();
+  return bytes;
+}
+
 void Ema::rest(std::size_t set, std::size_t next) {
   require<ShardError>(!in_place_,
                       "another set is to train while averages are in the place of the weights; end "
@@ -94,6 +100,10 @@ void Ema::wake(std::size_t set) {
   for (std::size_t g = 0; g < groups.size(); ++g)
     if (groups[g]->plan().trains_in(set))
       averages_[g].fetch(groups[g]->shard().device(), engine_.move_stream());
+}
+
+void Ema::arrive() {
+  for (const auto& average : averages_) average.arrive();
 }
 
 void Ema::relaid(const shard::Relayout& relayout) {

@@ -48,9 +48,12 @@ class Ema final : public shard::SliceOwner {
   // Bytes on this rank: on the device, and in the host store.
   std::int64_t state_bytes() const;
   std::int64_t stored_bytes() const;
+  // Of what is stored: on its way back behind the next backward.
+  std::int64_t due_bytes() const;
 
   void rest(std::size_t set, std::size_t next) override;
   void wake(std::size_t set) override;
+  void arrive() override;
   void relaid(const shard::Relayout& relayout) override;
 
  private:

@@ -133,6 +133,11 @@ void Optimizer::wake(std::size_t set) {
   }
 }
 
+void Optimizer::arrive() {
+  for (const State& state : states_)
+    for (const auto& slice : state.slices) slice.arrive();
+}
+
 void Optimizer::relaid(const shard::Relayout& relayout) {
   std::vector<State> before = std::exchange(states_, {});
   const auto& parts = relayout.parts();
@@ -195,6 +200,13 @@ std::int64_t Optimizer::stored_bytes() const {
   std::int64_t bytes = 0;
   for (const State& state : states_)
     for (const auto& slice : state.slices) bytes += slice.stored_bytes();
+  return bytes;
+}
+
+std::int64_t Optimizer::due_bytes() const {
+  std::int64_t bytes = 0;
+  for (const State& state : states_)
+    for (const auto& slice : state.slices) bytes += slice.due_bytes();
   return bytes;
 }
 

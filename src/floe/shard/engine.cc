@@ -255,6 +255,8 @@ void Engine::enter_backward() {
   if (nn::recomputing() || task == backward_task_) return;
   backward_task_ = task;
   context_.phase = Phase::backward;
+  if (std::exchange(arrivals_due_, false))
+    for (SliceOwner* owner : owners_) owner->arrive();
   for (FlatGroup* group : active_) group->begin_backward();
   torch::autograd::Engine::get_default_engine().queue_callback([alive = alive_] {
     if (*alive) (*alive)->finish_backward();

@@ -116,8 +116,8 @@ class Engine {
   void keep_gradients_in_place() { context_.gradients_stay = true; }
   // Counts the changes of what a recorded pass relies on: which groups train, and where they lie.
   std::uint64_t layout_number() const { return layout_number_; }
-  // False while somebody needs passes that really run: observers of clocks or memory, or
-  // measure_local_gradients.
+  // False while somebody needs passes that really run: observers of clocks or memory,
+  // measure_local_gradients, or a set whose state comes back behind the next backward.
   bool may_repeat() const;
   // Everything on the host, apart from the batch, that decides what a training pass issues.
   std::vector<std::int64_t> pass_key() const;
@@ -203,6 +203,7 @@ class Engine {
   int forward_depth_ = 0;
   int backward_task_ = -1;
   bool gradient_sync_ = true;
+  bool arrivals_due_ = false;  // a set has been activated, and no backward has begun since
   FlatGroup* reducing_ = nullptr;
   std::uint64_t layout_number_ = 0;
   std::shared_ptr<Engine*> alive_;  // autograd callbacks may outlive the engine

@@ -22,7 +22,7 @@ class EventLog final : public Observer {
 }  // namespace
 
 bool Engine::may_repeat() const {
-  return !context_.measure_gradients &&
+  return !context_.measure_gradients && !arrivals_due_ &&
          std::all_of(context_.observers.begin(), context_.observers.end(),
                      [](const Observer* observer) { return observer->only_counts(); });
 }

@@ -89,6 +89,7 @@ void Engine::activate(std::size_t set) {
     if (group->plan().active && !group->plan().trains_in(before)) group->wake();
   follow_active();
   for (SliceOwner* owner : owners_) owner->wake(set);
+  arrivals_due_ = true;
 }
 
 std::size_t Engine::set_trainable(const std::vector<std::string>& patterns, SetOptions options) {

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <exception>
+#include <utility>
 
 #include "floe/core/log.h"
 #include "floe/nn/host_store.h"
@@ -12,6 +13,7 @@
 namespace floe::shard {
 
 const at::Tensor& MovingSlice::values() const {
+  arrive();
   arrival_.wait();
   if (leaving_) {
     leaving_->synchronize();
@@ -30,6 +32,11 @@ void MovingSlice::settle() noexcept {
 
 void MovingSlice::store() {
   if (stored_ || !values_.defined()) return;
+  if (awaited_.defined()) {  // nobody has asked for it since it was here last
+    values_ = std::exchange(awaited_, at::Tensor());
+    stored_ = true;
+    return;
+  }
   const at::AutoGradMode grad_off(false);
   arrival_.wait();
   const c10::Device device = values_.device();
@@ -50,10 +57,18 @@ void MovingSlice::fetch(c10::Device device, SideStream& side) {
   const at::Tensor host = values();
   values_ = at::empty(host.sizes(), host.options().device(device).pinned_memory(false));
   stored_ = false;
-  arrival_ = side.run([&]() -> comm::Work {
-    values_.copy_(host, /*non_blocking=*/true);
+  awaited_ = host;
+  side_ = &side;
+}
+
+void MovingSlice::arrive() const {
+  if (!awaited_.defined()) return;
+  const at::AutoGradMode grad_off(false);
+  arrival_ = side_->run([&]() -> comm::Work {
+    values_.copy_(awaited_, /*non_blocking=*/true);
     return {};
   });
+  awaited_.reset();
 }
 
 }  // namespace floe::shard

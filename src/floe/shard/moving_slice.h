@@ -24,6 +24,8 @@ class MovingSlice {
     settle();
     values_ = std::move(other.values_);
     stored_ = other.stored_;
+    awaited_ = std::move(other.awaited_);
+    side_ = other.side_;
     arrival_ = std::move(other.arrival_);
     leaving_ = std::move(other.leaving_);
     return *this;
@@ -31,18 +33,22 @@ class MovingSlice {
 
   bool defined() const { return values_.defined(); }
   bool stored() const { return stored_; }
-  // Wherever it is, ready to be used there: waits for a copy under way.
+  // Wherever it is, ready to be used there: waits for a copy under way, and begins one that is due.
   const at::Tensor& values() const;
 
   // Out: after everything that is on the compute stream; the device's memory is free for what comes
   // after that. The host does not wait.
   void store();
-  // Back: behind the computation; `values` waits for it.
+  // Back: takes its place on the device, where the values are due. They come with `arrive`, behind the
+  // computation, or at the latest with `values`.
   void fetch(c10::Device device, SideStream& side);
+  void arrive() const;
   void drop() { *this = MovingSlice(); }
 
   std::int64_t device_bytes() const { return stored_ ? 0 : bytes(); }
-  std::int64_t stored_bytes() const { return stored_ ? bytes() : 0; }
+  // With those that are due on the device, which has their place already.
+  std::int64_t stored_bytes() const { return stored_ ? bytes() : due_bytes(); }
+  std::int64_t due_bytes() const { return awaited_.defined() ? bytes() : 0; }
 
  private:
   void settle() noexcept;
@@ -52,6 +58,8 @@ class MovingSlice {
 
   at::Tensor values_;
   bool stored_ = false;
+  mutable at::Tensor awaited_;                 // in the store, while they are due on the device
+  SideStream* side_ = nullptr;                 // on which they come
   mutable SideOp arrival_;                     // back on the device
   mutable std::optional<c10::Event> leaving_;  // until the copy in the store is whole
 };
