@@ -34,7 +34,7 @@ void train(const char* title, const std::shared_ptr<comm::World>& world, shard::
     const at::Tensor x = at::randn({16, 4, 64}, world->device());
     const at::Tensor loss = at::mse_loss(forward(x), x.flip(0));
     loss.backward();
-    const auto all = engine.agree(true, std::vector<double>{loss.template item<double>()});
+    const auto all = engine.agree(/*locally_finite=*/true, {}, loss);
     optimizer.step(1e-3);
     engine.clear_gradients();
     if (world->rank() == 0 && step % 5 == 0)

@@ -58,7 +58,7 @@ Outcome train(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& w
     const at::Tensor ids = batch(step, world->rank()).to(world->device());
     const at::Tensor loss = models::next_token_loss(nn::call(*model, ids), ids);
     loss.backward();
-    const auto all = engine->agree(true, std::vector<double>{loss.item<double>()});
+    const auto all = engine->agree(/*locally_finite=*/true, {}, loss);
     optimizer.step(3e-3, optim::clip_factor(all.gradient_norm, 1.0));
     engine->clear_gradients();
     outcome.last_loss = all.sums[0] / world->size();

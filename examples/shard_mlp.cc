@@ -48,7 +48,7 @@ int main() {
     const at::Tensor x = at::randn({32, 256}, world->device());
     const at::Tensor loss = at::mse_loss(nn::call(*model, x), at::roll(x, 1, 1));
     loss.backward();
-    const auto all = engine->agree(true, std::vector<double>{loss.item<double>()});
+    const auto all = engine->agree(/*locally_finite=*/true, {}, loss);
     if (all.finite) optimizer.step(1e-3);
     engine->clear_gradients();
     if (world->rank() == 0 && step % 5 == 0)

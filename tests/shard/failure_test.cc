@@ -258,6 +258,25 @@ TEST_RANKS(Failure, ALossThatIsNotFiniteOnOneRank, 2) {
   EXPECT_TRUE(trained.engine->agree(true).finite);
 }
 
+// Numbers that the host has not read: summed behind those that it has, and looked at on the way.
+TEST_RANKS(Failure, NumbersOnTheDeviceAreAgreedOnToo, 2) {
+  Trained trained(join_with(60s), small_recipe());
+  trained.loss(0).backward();
+  const int rank = trained.world->rank();
+  const std::vector<double> known{1, 2.0 * rank};
+  at::Tensor losses = at::tensor({3.0 + rank, 0.25}).to(trained.world->device());
+  const auto plain = trained.engine->agree(true, known);
+  auto all = trained.engine->agree(true, known, losses);
+  EXPECT_TRUE(all.finite && all.locally_finite);
+  EXPECT_EQ(all.sums, (std::vector<double>{2, 2, 7, 0.5}));
+  EXPECT_EQ(all.gradient_norm, plain.gradient_norm);
+  if (rank == 1) losses[0] = NAN;
+  all = trained.engine->agree(true, known, losses);
+  EXPECT_FALSE(all.finite);
+  EXPECT_EQ(all.locally_finite, rank == 0);
+  EXPECT_EQ(all.sums, (std::vector<double>{2, 2, 3, 0.5}));
+}
+
 // ---- ranks that go different ways ----
 
 // Two units of equal size in another order: every collective fits, and every weight is wrong.

@@ -1,5 +1,6 @@
 #include "floe/shard/agreement.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -18,10 +19,11 @@ using namespace std::chrono_literals;
 constexpr auto kReportWait = 10s;
 
 std::vector<double> sum_over_ranks(const std::vector<double>& values, comm::World& world,
-                                   const std::string& label) {
+                                   const std::string& label, const OnDevice& more = {}) {
   at::Tensor payload = to_device(at::tensor(values, at::kDouble), world.device());
+  if (more.summed.defined()) payload = at::cat({payload, more.summed});
   world.group()->all_reduce(payload, comm::Reduce::sum, label).wait();
-  const at::Tensor host = payload.cpu();
+  const at::Tensor host = (more.own.defined() ? at::cat({payload, more.own}) : payload).cpu();
   return {host.const_data_ptr<double>(), host.const_data_ptr<double>() + host.numel()};
 }
 
@@ -109,11 +111,11 @@ void compare_plans(const std::vector<std::string>& lines, comm::World& world) {
 }
 
 std::vector<double> sum_with_ledger(const std::vector<double>& values, const Ledger& ledger,
-                                    comm::World& world) {
+                                    comm::World& world, const OnDevice& more) {
   const auto words = ledger.words();
   std::vector<double> mine(words.begin(), words.end());
   mine.insert(mine.end(), values.begin(), values.end());
-  const auto sums = sum_over_ranks(mine, world, "agree");
+  const auto sums = sum_over_ranks(mine, world, "agree", more);
   if (world.backend() == comm::Backend::fake || Ledger::agrees(sums.data(), world.size()))
     return {sums.begin() + Ledger::kWords, sums.end()};
 

@@ -1,6 +1,8 @@
 // Checks that all ranks do the same.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
 #include <vector>
 
@@ -17,9 +19,16 @@ std::vector<std::string> agreed_lines(const ShardPlan& plan, const ShardOptions&
 // Collective: throws ConfigError on every rank when their lines differ, with the first difference.
 void compare_plans(const std::vector<std::string>& lines, comm::World& world);
 
-// Collective: the sums over ranks of `values`, after checking that all ranks have issued the same
+// Numbers that the device has, or will have (double, one-dimensional, any of them undefined).
+struct OnDevice {
+  at::Tensor summed;  // over ranks, as `values`
+  at::Tensor own;     // of this rank
+};
+
+// Collective: the sums over ranks of `values` and, behind them, of what the device has to sum; last come
+// this rank's own numbers. Waits for the device once. Checks that all ranks have issued the same
 // collectives (see Note [Agreement on order]); throws ShardError on every rank when they have not.
 std::vector<double> sum_with_ledger(const std::vector<double>& values, const Ledger& ledger,
-                                    comm::World& world);
+                                    comm::World& world, const OnDevice& more = {});
 
 }  // namespace floe::shard

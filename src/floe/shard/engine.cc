@@ -2,7 +2,13 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/logical_and.h>
+#include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
@@ -11,6 +17,7 @@
 #include <cmath>
 #include <utility>
 
+#include "floe/batch/to_device.h"
 #include "floe/core/error.h"
 #include "floe/core/names.h"
 #include "floe/nn/checkpoint.h"
@@ -46,6 +53,10 @@ void cast_buffers(torch::nn::Module& model, const MixedPrecision& mixed, c10::De
     if (buffer.scalar_type() != dtype || buffer.device() != device)
       buffer.set_data(buffer.to(device, dtype));
   }
+}
+
+at::TensorOptions doubles_on(c10::Device device) {
+  return at::TensorOptions().dtype(at::kDouble).device(device);
 }
 
 }  // namespace
@@ -305,36 +316,50 @@ double Engine::take_local_square() {
   return norms.square().sum().item<double>();
 }
 
-Agreement Engine::agree(bool locally_finite, std::span<const double> values) {
+Agreement Engine::agree(bool locally_finite, std::span<const double> values,
+                        const at::Tensor& on_device) {
   const at::AutoGradMode grad_off(false);
+  const at::Tensor found = on_device.defined() ? on_device.to(at::kDouble).view({-1})
+                                               : at::empty({0}, doubles_on(context_.device));
+  const at::Tensor norms = gradient_norms();
+  at::Tensor bad =
+      at::logical_and(norms.isfinite().all(), found.isfinite().all()).logical_not().view({1});
+  if (!locally_finite) bad.fill_(true);
+  const OnDevice more{
+      at::nan_to_num(at::cat({norms.square().sum().view({1}), bad, found}), 0.0, 0.0, 0.0),
+      bad.to(at::kDouble)};
+  const std::size_t count = values.size() + static_cast<std::size_t>(more.summed.numel());
+  context_.tell(Event::Kind::agree, "", "",
+                static_cast<std::int64_t>((Ledger::kWords + count) * sizeof(double)));
+  std::vector<double> sums =
+      sum_with_ledger({values.begin(), values.end()}, context_.ledger, *context_.world, more);
+  // Behind the values: the squares, on how many ranks something is bad, then what is on the device; last
+  // whether this rank is one of them.
+  Agreement result;
+  result.locally_finite = sums.back() == 0;
+  sums.pop_back();
+  const auto squares = sums.begin() + static_cast<std::ptrdiff_t>(values.size());
+  result.finite = squares[1] == 0;
+  result.gradient_norm = result.finite ? std::sqrt(squares[0]) : std::nan("");
+  sums.erase(squares, squares + 2);
+  result.sums = std::move(sums);
+  return result;
+}
+
+at::Tensor Engine::gradient_norms() const {
   std::vector<at::Tensor> gradients;
-  std::vector<int> replicas;
+  std::vector<double> shares;
   for (const FlatGroup* group : active_) {
     if (!group->gradient().defined()) continue;
     gradients.push_back(group->gradient());
-    replicas.push_back(group->plan().replicas);
+    shares.push_back(1 / std::sqrt(group->plan().replicas));
   }
-  double squares = 0;
-  bool finite = locally_finite;
-  if (!gradients.empty()) {
-    // One pass over all of them, one wait for the device.
-    const at::Tensor all = at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble).cpu();
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      const double norm = all.const_data_ptr<double>()[i];
-      finite = finite && std::isfinite(norm);
-      squares += norm * norm / replicas[i];
-    }
-  }
-  std::vector<double> mine{finite ? squares : 0.0, finite ? 0.0 : 1.0};
-  mine.insert(mine.end(), values.begin(), values.end());
-  context_.tell(Event::Kind::agree, "", "",
-                static_cast<std::int64_t>((Ledger::kWords + mine.size()) * sizeof(double)));
-  const std::vector<double> sums = sum_with_ledger(mine, context_.ledger, *context_.world);
-  Agreement result;
-  result.finite = sums[1] == 0;
-  result.gradient_norm = result.finite ? std::sqrt(sums[0]) : std::nan("");
-  result.sums.assign(sums.begin() + 2, sums.end());
-  return result;
+  if (gradients.empty()) return at::zeros({1}, doubles_on(context_.device));
+  at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble);
+  if (norms.device() != context_.device) norms = to_device(norms, context_.device);
+  if (std::any_of(shares.begin(), shares.end(), [](double share) { return share != 1; }))
+    norms = norms * to_device(at::tensor(shares, at::kDouble), context_.device);
+  return norms;
 }
 
 void Engine::clear_gradients() {

@@ -37,8 +37,10 @@ class OperatorWatch;
 // What all ranks know before an update.
 struct Agreement {
   double gradient_norm = 0;  // global L2 norm over every trainable element
-  bool finite = true;        // no rank saw a gradient, or said of its loss, that is not finite
-  std::vector<double> sums;  // of what each rank passed along
+  // No rank saw a gradient, or passed a number along, or said of its loss, that is not finite.
+  bool finite = true;
+  bool locally_finite = true;  // the same of this rank alone
+  std::vector<double> sums;    // of what each rank passed along; what is not finite counts as 0
 };
 
 // Bytes that this rank holds now, by owner; peaks are those since Engine::reset_memory_peaks.
@@ -100,9 +102,11 @@ class Engine {
   void set_gradient_sync(bool on) { gradient_sync_ = on; }
 
   // Collective: the global gradient norm, whether everything is finite on all ranks, and the sums over
-  // ranks of `values`, in one small all-reduce. Throws ShardError on all ranks when they have issued
+  // ranks of `values` and, behind them, of those that are still `on_device` (losses), in one small
+  // all-reduce and with one wait for the device. Throws ShardError on all ranks when they have issued
   // different collectives since the start (see Note [Agreement on order]).
-  Agreement agree(bool locally_finite = true, std::span<const double> values = {});
+  Agreement agree(bool locally_finite = true, std::span<const double> values = {},
+                  const at::Tensor& on_device = {});
   // From now on, or no longer: the squared norm of this rank's own gradients, before any reduction, is
   // kept for take_local_square. Costs a pass over the gradients of each backward.
   void measure_local_gradients(bool on);
@@ -185,6 +189,8 @@ class Engine {
   void on_gradient(FlatGroup& group, std::size_t index);
   void reduce(FlatGroup& group);
   void end_pass();
+  // Of each gradient there is; where ranks share a slice, their share of it. Double, on the device.
+  at::Tensor gradient_norms() const;
 
   std::shared_ptr<torch::nn::Module> model_;
   Policy policy_;

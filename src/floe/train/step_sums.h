@@ -16,23 +16,20 @@ namespace floe::train {
 
 constexpr std::size_t kNumSources = 3;  // data::SourceId
 
-// Sums over the passes of this rank. Losses stay on the device until they are asked for, so that no
-// pass waits for the one before it.
+// Sums over the passes of this rank. Losses stay on the device, so that no pass waits for the one before it.
 class StepSums {
  public:
   void add(const PackedBatch& batch, const models::ModelInput& input,
            const at::Tensor& loss_of_source);
 
-  // Waits for the device. Whether every loss is finite.
-  bool finite();
   // For Engine::agree; after it, StepTotals reads the sums over ranks.
-  std::vector<double> values(double bad_samples, bool stop);
+  std::vector<double> values(double bad_samples, bool stop) const;
+  // [sources], means over labelled tokens, on the device.
+  at::Tensor losses() const;
 
  private:
-  void fetch();
-
-  std::vector<at::Tensor> pending_;  // [sources] each, of one pass
-  std::array<double, kNumSources> loss_{}, labels_{}, samples_{};
+  std::vector<at::Tensor> of_passes_;  // [sources] each, sums over tokens
+  std::array<double, kNumSources> labels_{}, samples_{};
   double tokens_ = 0;
 };
 
@@ -48,7 +45,7 @@ struct StepTotals {
   std::vector<OfSource> sources;  // those that had a sample
   std::int64_t tokens = 0, bad_samples = 0;
   bool stop = false;             // some rank was asked to stop
-  std::span<const double> rest;  // what was appended behind values()
+  std::span<const double> rest;  // what was appended to values()
 };
 
 }  // namespace floe::train

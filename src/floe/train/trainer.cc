@@ -141,10 +141,9 @@ bool Trainer::train_step(StepRecord& record) {
   StepSums sums;
   for (const PackedBatch& batch : batches) forward_backward(batch, divisors, sums);
 
-  const bool finite_here = sums.finite();
   std::vector<double> values = sums.values(count_bad(*loader_), stop_requested_);
   if (measure) values.push_back(engine_->take_local_square());
-  const shard::Agreement all = engine_->agree(finite_here, values);
+  const shard::Agreement all = engine_->agree(/*locally_finite=*/true, values, sums.losses());
   engine_->measure_local_gradients(false);
   const StepTotals totals(all.sums);
   ++attempts_;
@@ -152,7 +151,7 @@ bool Trainer::train_step(StepRecord& record) {
   const double scale = loss_scale_.value();
   loss_scale_.update(all.finite);
   if (!all.finite) {
-    skip(batches, finite_here);
+    skip(batches, all.locally_finite);
     return false;
   }
   skipped_in_a_row_ = 0;
