@@ -2,6 +2,8 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <thread>
+
 namespace floe::diag {
 
 std::size_t DeviceClock::now() {
@@ -22,6 +24,12 @@ bool DeviceClock::is_past(std::size_t moment) const {
 
 void DeviceClock::wait() const {
   if (!events_.empty()) events_.back().synchronize();
+}
+
+void DeviceClock::wait_at_most(std::chrono::milliseconds patience) const {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (!events_.empty() && !events_.back().query() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 double DeviceClock::microseconds(std::size_t moment) const {

@@ -20,6 +20,8 @@ class DeviceClock {
   bool is_past(std::size_t moment) const;
   // Waits until the device has reached the last moment.
   void wait() const;
+  // The same, but not for longer than that: a device that hangs is given up.
+  void wait_at_most(std::chrono::milliseconds patience) const;
   // Of a moment that is past, since the first one.
   double microseconds(std::size_t moment) const;
   bool is_of_device() const { return !device_.is_cpu(); }

@@ -48,6 +48,7 @@ class Timeline final : public shard::Observer {
 
   // Waits until the device is as far as the host.
   void wait() const { clock_.wait(); }
+  void wait_at_most(std::chrono::milliseconds patience) const { clock_.wait_at_most(patience); }
   // What has ended so far, in the order of its end. These do not wait: in a run that failed the device
   // may never get further. What it has not finished is left out.
   std::vector<Span> spans() const;

@@ -248,6 +248,7 @@ void Diagnostics::end() {
     if (s.memory) s.finish_batches();
     if (s.timeline && s.config.trace_steps && !s.traced) {
       s.timeline->end_step();  // what was under way shows in the trace
+      s.timeline->wait_at_most(kPatience);
       s.finish_trace();
     }
     s.add_other_ranks();
