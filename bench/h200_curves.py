@@ -33,7 +33,7 @@ FLOE = {
 TWIN = {"twin": {}, "twin again": {}, "twin reordered": {"reverse": True}, "twin compiled": {"compile": True}}
 BF16_FLOOR = 1e-3  # of the loss: differences below a quarter of bf16's own step are none
 FP32_TOLERANCE = 1e-4
-COLORS = ["#1f5fa8", "#c2531d", "#7a7a7a", "#2d8a4e", "#8a4fa8"]
+COLORS = ["#1f5fa8", "#c2531d", "#7a7a7a", "#2d8a4e", "#8a4fa8", "#c9a227", "#17898a", "#b0306a"]
 
 
 def small_sequences():
