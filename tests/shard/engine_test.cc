@@ -634,6 +634,39 @@ TEST(Backward, ABrokenPassCanBeAbandoned) {
   EXPECT_EQ(engine->memory().pool_used, 0);
 }
 
+// A pass that broke off says nothing about the next one, which another rank may have to follow.
+TEST(Backward, ABrokenEvaluationIsNotFollowed) {
+  auto model = std::make_shared<Fragile>();
+  const auto engine =
+      shard::fully_shard(model, {.units = {"Linear"}}, options_for(comm::World::fake(0, 2)));
+  test::CountingObserver counts;
+  engine->add_observer(&counts);
+  const at::AutoGradMode grad_off(false);
+  const at::Tensor x = at::ones({2, 8});
+  nn::call(*model, x);
+  const std::int64_t whole = counts.gathers().count;
+  model->breaks = true;
+  EXPECT_THROW(nn::call(*model, x), std::runtime_error);
+  engine->abandon();
+  counts.clear();
+  engine->empty_forward();
+  EXPECT_EQ(counts.gathers().count, whole);
+  engine->remove_observer(&counts);
+}
+
+// The sum of many squares is larger than what the reduction's dtype holds; the gradients are not.
+TEST(Precision, NormsOfLocalGradientsDoNotOverflow) {
+  auto model = std::make_shared<Fragile>();
+  shard::ShardOptions options = options_for(comm::World::fake(0, 2));
+  options.mixed_precision.reduce = at::kHalf;
+  const auto engine = shard::fully_shard(model, {.units = {"Linear"}}, options);
+  engine->measure_local_gradients(true);
+  (nn::call(*model, at::ones({1, 8})).sum() * 30000).backward();
+  const double square = engine->take_local_square();
+  EXPECT_TRUE(std::isfinite(square));
+  EXPECT_GT(square, 65504.0 * 65504.0);
+}
+
 TEST(Backward, ParameterNamesAndTypesStayAsTheyAre) {
   auto model = std::make_shared<models::Transformer>(kSize);
   std::vector<std::string> before;

@@ -277,6 +277,17 @@ TEST_RANKS(Failure, NumbersOnTheDeviceAreAgreedOnToo, 2) {
   EXPECT_EQ(all.sums, (std::vector<double>{2, 2, 3, 0.5}));
 }
 
+// Its gradients reach everybody; still the ranks know which of them it was.
+TEST_RANKS(Failure, TheRankWhoseLossIsNotFiniteIsKnown, 3) {
+  Trained trained(join_with(60s), small_recipe());
+  const int rank = trained.world->rank();
+  const at::Tensor loss = trained.loss(0) * (rank == 1 ? NAN : 1.0);
+  loss.backward();
+  const auto all = trained.engine->agree(true, {}, loss);
+  EXPECT_FALSE(all.finite);
+  EXPECT_EQ(all.locally_finite, rank != 1);
+}
+
 // ---- ranks that go different ways ----
 
 // Two units of equal size in another order: every collective fits, and every weight is wrong.

@@ -4,7 +4,6 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/logical_and.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -256,6 +255,7 @@ void Engine::abandon() {
   for (auto& group : groups_) group->reset();
   reducing_ = nullptr;
   leave_autocast();
+  schedule_.cancel();
   end_pass();
 }
 
@@ -319,15 +319,16 @@ double Engine::take_local_square() {
 Agreement Engine::agree(bool locally_finite, std::span<const double> values,
                         const at::Tensor& on_device) {
   const at::AutoGradMode grad_off(false);
-  const at::Tensor found = on_device.defined() ? on_device.to(at::kDouble).view({-1})
+  const at::Tensor found = on_device.defined() ? on_device.to(at::kDouble).reshape({-1})
                                                : at::empty({0}, doubles_on(context_.device));
   const at::Tensor norms = gradient_norms();
-  at::Tensor bad =
-      at::logical_and(norms.isfinite().all(), found.isfinite().all()).logical_not().view({1});
-  if (!locally_finite) bad.fill_(true);
+  // Reduced gradients carry what is bad on any rank, so they do not say of this one that it is.
+  at::Tensor own_bad = found.isfinite().all().logical_not().view({1});
+  if (!locally_finite) own_bad.fill_(true);
+  const at::Tensor bad = own_bad.logical_or(norms.isfinite().all().logical_not());
   const OnDevice more{
       at::nan_to_num(at::cat({norms.square().sum().view({1}), bad, found}), 0.0, 0.0, 0.0),
-      bad.to(at::kDouble)};
+      own_bad.to(at::kDouble)};
   const std::size_t count = values.size() + static_cast<std::size_t>(more.summed.numel());
   context_.tell(Event::Kind::agree, "", "",
                 static_cast<std::int64_t>((Ledger::kWords + count) * sizeof(double)));

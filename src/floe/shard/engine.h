@@ -37,10 +37,12 @@ class OperatorWatch;
 // What all ranks know before an update.
 struct Agreement {
   double gradient_norm = 0;  // global L2 norm over every trainable element
-  // No rank saw a gradient, or passed a number along, or said of its loss, that is not finite.
+  // No rank saw a gradient, or has a number on the device, or said of its loss, that is not finite.
   bool finite = true;
-  bool locally_finite = true;  // the same of this rank alone
-  std::vector<double> sums;    // of what each rank passed along; what is not finite counts as 0
+  // Of this rank's own numbers and of what it said; reduced gradients are everybody's.
+  bool locally_finite = true;
+  // Of what each rank passed along; what is not finite on a device counts as 0.
+  std::vector<double> sums;
 };
 
 // Bytes that this rank holds now, by owner; peaks are those since Engine::reset_memory_peaks.

@@ -1,11 +1,14 @@
 #include "floe/shard/flat_group.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "floe/core/error.h"
@@ -421,7 +424,9 @@ void FlatGroup::begin_reduce() {
     if (!filled_[i]) unreduced_.narrow(0, plan_->layout.offset(i), plan_->layout.numel(i)).zero_();
   filled_.assign(filled_.size(), true);
   if (context_.measure_gradients)
-    context_.gradient_norms.push_back(at::linalg_vector_norm(unreduced_, 2).to(at::kDouble));
+    context_.gradient_norms.push_back(at::linalg_vector_norm(unreduced_, 2, std::nullopt, false,
+                                                             at::toOpMathType(plan_->reduce_dtype))
+                                          .to(at::kDouble));
   // Alone, the buffer is the gradient: further micro-steps add to it.
   if (plan_->shard_size == 1 && plan_->replicas == 1 && gradient_in_place()) return;
 

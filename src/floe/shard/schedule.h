@@ -35,6 +35,8 @@ class Schedule {
   void record(const Step& step);
   // The pass is over; what was recorded predicts the next one.
   void end();
+  // The pass broke off: it predicts nothing.
+  void cancel() { open_ = on_track_ = false; }
 
   // A pass of that kind went by without being recorded here: it predicts the next one.
   void passed(PassKind kind, const std::vector<Step>& steps);
