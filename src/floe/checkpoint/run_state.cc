@@ -55,11 +55,11 @@ class Collector {
  private:
   void add_trainable(const FlatGroup& group, std::size_t index) {
     add(group, {"model"}, "", group.values(), true);
-    if (state_.ema) add(group, {"ema"}, "", state_.ema->slice(index), true);
+    if (state_.ema) add(group, {"ema"}, "", state_.ema->held(index), true);
     for (const SetOptimizer& set : state_.optimizers) {
       std::vector<std::string> above = optimizer_path(set.name);
       above.push_back("state");
-      for (const optim::StateSlice& slice : set.optimizer->state_slices(index))
+      for (const optim::StateSlice& slice : set.optimizer->held_slices(index))
         add(group, above, slice.name, slice.values, false);
       if (const at::Tensor updates = set.optimizer->updates(index); updates.defined())
         add_count(group, above, updates);

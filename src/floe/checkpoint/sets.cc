@@ -10,7 +10,7 @@ namespace {
 
 bool has_state(const optim::Optimizer& optimizer, std::size_t num_groups) {
   for (std::size_t g = 0; g < num_groups; ++g)
-    if (!optimizer.state_slices(g).empty()) return true;
+    if (optimizer.has_state(g)) return true;
   return false;
 }
 

@@ -43,6 +43,8 @@ class Ema final : public shard::SliceOwner {
   // The averages of a trainable group's slice, fp32 [shard_numel], as a checkpoint has them, wherever
   // they are now.
   const at::Tensor& slice(std::size_t group_index) const { return averages_[group_index].values(); }
+  // The same to be read only (see MovingSlice::held).
+  const at::Tensor& held(std::size_t group_index) const { return averages_[group_index].held(); }
   // Starts again from the current values: for a checkpoint that has no averages.
   void restart();
   // Bytes on this rank: on the device, and in the host store.

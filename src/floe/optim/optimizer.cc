@@ -165,15 +165,20 @@ void Optimizer::relaid(const shard::Relayout& relayout) {
   }
 }
 
-std::vector<StateSlice> Optimizer::slices_of(const State& state) const {
+std::vector<StateSlice> Optimizer::state_slices(std::size_t group_index) const {
   std::vector<StateSlice> slices;
+  const State& state = states_[group_index];
   for (std::size_t i = 0; i < state.slices.size(); ++i)
     slices.push_back({names_[i], state.slices[i].values()});
   return slices;
 }
 
-std::vector<StateSlice> Optimizer::state_slices(std::size_t group_index) const {
-  return slices_of(states_[group_index]);
+std::vector<StateSlice> Optimizer::held_slices(std::size_t group_index) const {
+  std::vector<StateSlice> slices;
+  const State& state = states_[group_index];
+  for (std::size_t i = 0; i < state.slices.size(); ++i)
+    slices.push_back({names_[i], state.slices[i].held()});
+  return slices;
 }
 
 std::vector<StateSlice> Optimizer::open_state(std::size_t group_index) {

@@ -83,6 +83,9 @@ class Optimizer : public shard::SliceOwner {
   const std::vector<std::string>& state_names() const { return names_; }
   // The state of a group's slice, to be read or filled, wherever it is now; empty when there is none.
   std::vector<StateSlice> state_slices(std::size_t group_index) const;
+  // The same to be read only (see MovingSlice::held).
+  std::vector<StateSlice> held_slices(std::size_t group_index) const;
+  bool has_state(std::size_t group_index) const { return !states_[group_index].slices.empty(); }
   // The same for a checkpoint that has state: makes it where there is none. Still empty for groups of
   // other sets, and for a resting set that drops its state.
   std::vector<StateSlice> open_state(std::size_t group_index);
@@ -135,7 +138,6 @@ class Optimizer : public shard::SliceOwner {
   // Takes the store's memory for state and masters of its set ahead of the first switch: pinning it
   // costs far more than the copies.
   void reserve_store();
-  std::vector<StateSlice> slices_of(const State& state) const;
 
   const std::size_t set_;
   const DecayRule decay_;

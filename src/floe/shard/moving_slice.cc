@@ -15,12 +15,15 @@ namespace floe::shard {
 const at::Tensor& MovingSlice::values() const {
   arrive();
   arrival_.wait();
+  awaited_.reset();
   if (leaving_) {
     leaving_->synchronize();
     leaving_.reset();
   }
   return values_;
 }
+
+const at::Tensor& MovingSlice::held() const { return awaited_.defined() ? awaited_ : values(); }
 
 void MovingSlice::settle() noexcept {
   try {
@@ -32,7 +35,9 @@ void MovingSlice::settle() noexcept {
 
 void MovingSlice::store() {
   if (stored_ || !values_.defined()) return;
-  if (awaited_.defined()) {  // nobody has asked for it since it was here last
+  if (awaited_.defined()) {  // nobody has used it since it was here last
+    arrival_.wait();
+    side_ = nullptr;
     values_ = std::exchange(awaited_, at::Tensor());
     stored_ = true;
     return;
@@ -62,13 +67,12 @@ void MovingSlice::fetch(c10::Device device, SideStream& side) {
 }
 
 void MovingSlice::arrive() const {
-  if (!awaited_.defined()) return;
+  if (!awaited_.defined() || !side_) return;
   const at::AutoGradMode grad_off(false);
-  arrival_ = side_->run([&]() -> comm::Work {
+  arrival_ = std::exchange(side_, nullptr)->run([&]() -> comm::Work {
     values_.copy_(awaited_, /*non_blocking=*/true);
     return {};
   });
-  awaited_.reset();
 }
 
 }  // namespace floe::shard

@@ -40,15 +40,19 @@ class MovingSlice {
   // after that. The host does not wait.
   void store();
   // Back: takes its place on the device, where the values are due. They come with `arrive`, behind the
-  // computation, or at the latest with `values`.
+  // computation, or at the latest with `values`, which also gives up what is in the store.
   void fetch(c10::Device device, SideStream& side);
   void arrive() const;
+  // To be read only: as `values`, but out of the store as long as it is there. Does not wait for the
+  // computation, which may be stuck.
+  const at::Tensor& held() const;
   void drop() { *this = MovingSlice(); }
 
   std::int64_t device_bytes() const { return stored_ ? 0 : bytes(); }
-  // With those that are due on the device, which has their place already.
-  std::int64_t stored_bytes() const { return stored_ ? bytes() : due_bytes(); }
-  std::int64_t due_bytes() const { return awaited_.defined() ? bytes() : 0; }
+  // With those that nobody has used on the device yet, which has their place already.
+  std::int64_t stored_bytes() const { return stored_ || awaited_.defined() ? bytes() : 0; }
+  // Of those, what is not on its way yet.
+  std::int64_t due_bytes() const { return awaited_.defined() && side_ ? bytes() : 0; }
 
  private:
   void settle() noexcept;
@@ -58,8 +62,9 @@ class MovingSlice {
 
   at::Tensor values_;
   bool stored_ = false;
-  mutable at::Tensor awaited_;                 // in the store, while they are due on the device
-  SideStream* side_ = nullptr;                 // on which they come
+  mutable at::Tensor
+      awaited_;  // in the store, until they are used on the device for the first time
+  mutable SideStream* side_ = nullptr;         // on which they are to come
   mutable SideOp arrival_;                     // back on the device
   mutable std::optional<c10::Event> leaving_;  // until the copy in the store is whole
 };
