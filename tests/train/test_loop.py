@@ -132,6 +132,22 @@ def test_all_ranks_skip_a_step_that_is_not_finite_on_one(train, golden, with_a_b
     skipped = {line["rank"]: line for line in lines}  # each rank writes when it gets there
     assert skipped[1]["step"] == 3 and skipped[1]["samples"]
     assert "is skipped on all ranks" in run.stderr
+    named = [line for line in run.stderr.splitlines() if "the loss of this rank is not" in line]
+    assert len(named) == 1 and named[0].startswith("[1] ")
+
+
+def test_ranks_whose_prepared_batches_are_not_alike_say_so(train, golden, tmp_path):
+    """One rank has a step less: the others would wait for it for ever."""
+    folder = GOLDENS / "neox_x2-train-world2"
+    for rank in (0, 1):
+        tensors = load_file(folder / f"batches_rank{rank}.safetensors")
+        last = max(int(name.split(".")[0][4:]) for name in tensors)
+        kept = {name: value for name, value in tensors.items() if rank == 0 or not name.startswith(f"step{last}.")}
+        save_file(kept, tmp_path / f"some{rank}.safetensors")
+    config = golden("neox_x2", world2=True)
+    config["data"]["batches"] = str(tmp_path / "some{rank}.safetensors")
+    run = train(config, "train.steps=6", expect=2, ranks=2)
+    assert "have different numbers of steps" in run.stderr
 
 
 def test_too_many_skipped_steps_in_a_row_stop_the_run(train, golden, with_a_bad_batch):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from phase_loop import EPS, EPS_OF_FLAMINGO, Loop, language_model, text_loss, write_batches
+from phase_loop import EPS, Loop, language_model, text_loss, write_batches
 from running import wait_for_steps
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
@@ -127,8 +127,7 @@ def flamingo_job(tmp_path, state, ranks, steps):
         save_file(tensors, tmp_path / f"flamingo{rank}.safetensors")
     phases = alternate(state, first=["perceiver.*"], second=["*.gated_cross_attn_layer.*"])
     config = configuration(model, tmp_path / "flamingo{rank}.safetensors", phases, steps=steps)
-    config["train"]["optimizer"]["eps"] = EPS_OF_FLAMINGO
-    loop = Loop(phases, judge.trained_part(), lambda batch: judge(*batch)[1], EPS_OF_FLAMINGO)
+    loop = Loop(phases, judge.trained_part(), lambda batch: judge(*batch)[1])
     return config, loop, batches
 
 

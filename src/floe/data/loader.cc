@@ -45,6 +45,7 @@ Loader::Loader(const DataConfig& config, LoaderContext context,
   const std::function<void()> changed = [this] { advance(); };
   LoaderParts parts = make_sources({config, context_, transform_, pool_, changed}, saved);
   steps_per_epoch_ = parts.steps_per_epoch;
+  fingerprint_ = parts.fingerprint;
   next_epoch_ = parts.epoch;
   next_index_ = parts.index;
   sources_ = std::move(parts.sources);

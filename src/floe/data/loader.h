@@ -76,6 +76,9 @@ class Loader {
   LoaderState state() const;
 
   std::optional<std::int64_t> steps_per_epoch() const { return steps_per_epoch_; }
+  // Of what has to be the same on all ranks and is read from a file of each: the number of prepared steps
+  // and their sources. 0 for other data.
+  std::uint64_t fingerprint() const { return fingerprint_; }
   // What became of the samples up to the last step, by source.
   std::vector<std::pair<std::string, Counts>> counts() const;
   // In words, a line per source.
@@ -92,6 +95,7 @@ class Loader {
   LoaderContext context_;
   image::Transform transform_;
   std::optional<std::int64_t> steps_per_epoch_;
+  std::uint64_t fingerprint_ = 0;
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<Source>> sources_;
   TaskPool pool_;

@@ -18,6 +18,7 @@ struct LoaderParts {
   std::vector<std::string> names;
   std::vector<std::unique_ptr<Source>> sources;
   std::optional<std::int64_t> steps_per_epoch;
+  std::uint64_t fingerprint = 0;      // see Loader::fingerprint
   std::int64_t epoch = 0, index = 0;  // of the first step
 };
 

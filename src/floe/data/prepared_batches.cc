@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "floe/core/error.h"
+#include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/data/stream_codec.h"
 #include "floe/io/safetensors.h"
@@ -56,6 +57,14 @@ class PreparedBatches : public Source {
   }
 
   std::int64_t num_steps() const { return num_steps_; }
+  std::uint64_t fingerprint() const {
+    Hash64 hash;
+    for (std::int64_t step = 0; step < num_steps_; ++step) {
+      hash.add(static_cast<std::uint64_t>(step));
+      for (const SourceId source : sources_of(step)) hash.add(name_of(source));
+    }
+    return hash.value();
+  }
   void set_next(std::int64_t next) { next_ = next; }
 
   std::optional<SourceStep> try_next() override {
@@ -190,6 +199,7 @@ LoaderParts make_prepared(const std::string& path, const LoaderSetup& setup,
   auto source = std::make_unique<PreparedBatches>(with_rank(path, context));
   LoaderParts parts;
   parts.steps_per_epoch = source->num_steps();
+  parts.fingerprint = source->fingerprint();
   if (!saved.empty()) {
     // Prepared batches have their ranks already, so with another number of them a rank that was not
     // there follows the first one.
