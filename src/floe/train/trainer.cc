@@ -337,7 +337,7 @@ void Trainer::open_data() {
                 ? std::make_unique<data::Loader>(config_.data, context)
                 : std::make_unique<data::Loader>(config_.data, context, position.ranks);
   // Ranks with more steps, or with more passes in one, would wait for the others for ever.
-  require<DataError>(
+  require<ConfigError>(
       engine_->all_ranks_say(loader_->fingerprint()), "the ranks' files of data.batches (",
       config_.data.batches.value_or(""),
       ") have different numbers of steps, or other sources in a step; give every rank "
