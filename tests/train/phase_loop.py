@@ -8,9 +8,9 @@ from safetensors.torch import save_file
 
 # The first update of a fresh AdamW is the sign of a gradient where eps is far below it, so rounding decides
 # over gradients that are nearly 0, and what follows differs for good. With 1e-8, plain torch in fp32 ends
-# up to 8e-6 (language model) and 3e-4 (Flamingo) from the same loop in fp64, with 1e-4 5e-7 and 1e-5 (which
-# another number of threads can double), with 1e-3 both below 1e-6: a comparison to 1e-6 needs an eps where fp32
-# itself is that good.
+# up to 8e-6 (language model) and 3e-4 (Flamingo) from the same loop in fp64, with 1e-4 5e-7 and 1e-5, with
+# 1e-3 both below 1e-6: a comparison to 1e-6 needs an eps where fp32 itself is that good. With 1e-4 floe and the
+# loop on one thread were 1.2e-6 apart.
 EPS = 1e-3
 
 SIZES = dict(

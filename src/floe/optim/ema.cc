@@ -7,6 +7,18 @@
 #include "floe/shard/relayout.h"
 
 namespace floe::optim {
+namespace {
+
+using shard::MovingSlice;
+
+std::int64_t total(const std::vector<MovingSlice>& slices,
+                   std::int64_t (MovingSlice::*bytes)() const) {
+  std::int64_t sum = 0;
+  for (const MovingSlice& slice : slices) sum += (slice.*bytes)();
+  return sum;
+}
+
+}  // namespace
 
 Ema::Ema(shard::Engine& engine, double decay) : engine_(engine), decay_(decay) {
   require<ConfigError>(decay >= 0 && decay < 1,
@@ -65,23 +77,9 @@ void Ema::exchange(bool back) {
   }
 }
 
-std::int64_t Ema::state_bytes() const {
-  std::int64_t bytes = 0;
-  for (const auto& average : averages_) bytes += average.device_bytes();
-  return bytes;
-}
-
-std::int64_t Ema::stored_bytes() const {
-  std::int64_t bytes = 0;
-  for (const auto& average : averages_) bytes += average.stored_bytes();
-  return bytes;
-}
-
-std::int64_t Ema::due_bytes() const {
-  std::int64_t bytes = 0;
-  for (const auto& average : averages_) bytes += average.due_bytes();
-  return bytes;
-}
+std::int64_t Ema::state_bytes() const { return total(averages_, &MovingSlice::device_bytes); }
+std::int64_t Ema::stored_bytes() const { return total(averages_, &MovingSlice::stored_bytes); }
+std::int64_t Ema::due_bytes() const { return total(averages_, &MovingSlice::due_bytes); }
 
 void Ema::rest(std::size_t set, std::size_t next) {
   require<ShardError>(!in_place_,

@@ -17,10 +17,28 @@
 namespace floe::optim {
 namespace {
 
+using shard::MovingSlice;
+
 bool decays(const shard::PlannedParameter& parameter, const DecayRule& rule) {
   const auto chosen = [&](const std::string& name) { return glob_match_any(rule.patterns, name); };
   return rule.patterns.empty() || chosen(parameter.name) ||
          std::any_of(parameter.other_names.begin(), parameter.other_names.end(), chosen);
+}
+
+std::vector<StateSlice> named(const std::vector<std::string>& names,
+                              const std::vector<MovingSlice>& slices,
+                              const at::Tensor& (MovingSlice::*read)() const) {
+  std::vector<StateSlice> out;
+  for (std::size_t i = 0; i < slices.size(); ++i) out.push_back({names[i], (slices[i].*read)()});
+  return out;
+}
+
+template <class States>
+std::int64_t total(const States& states, std::int64_t (MovingSlice::*bytes)() const) {
+  std::int64_t sum = 0;
+  for (const auto& state : states)
+    for (const MovingSlice& slice : state.slices) sum += (slice.*bytes)();
+  return sum;
 }
 
 }  // namespace
@@ -166,19 +184,11 @@ void Optimizer::relaid(const shard::Relayout& relayout) {
 }
 
 std::vector<StateSlice> Optimizer::state_slices(std::size_t group_index) const {
-  std::vector<StateSlice> slices;
-  const State& state = states_[group_index];
-  for (std::size_t i = 0; i < state.slices.size(); ++i)
-    slices.push_back({names_[i], state.slices[i].values()});
-  return slices;
+  return named(names_, states_[group_index].slices, &MovingSlice::values);
 }
 
 std::vector<StateSlice> Optimizer::held_slices(std::size_t group_index) const {
-  std::vector<StateSlice> slices;
-  const State& state = states_[group_index];
-  for (std::size_t i = 0; i < state.slices.size(); ++i)
-    slices.push_back({names_[i], state.slices[i].held()});
-  return slices;
+  return named(names_, states_[group_index].slices, &MovingSlice::held);
 }
 
 std::vector<StateSlice> Optimizer::open_state(std::size_t group_index) {
@@ -194,26 +204,9 @@ std::vector<StateSlice> Optimizer::open_state(std::size_t group_index) {
 
 at::Tensor Optimizer::updates(std::size_t group_index) const { return states_[group_index].steps; }
 
-std::int64_t Optimizer::state_bytes() const {
-  std::int64_t bytes = 0;
-  for (const State& state : states_)
-    for (const auto& slice : state.slices) bytes += slice.device_bytes();
-  return bytes;
-}
-
-std::int64_t Optimizer::stored_bytes() const {
-  std::int64_t bytes = 0;
-  for (const State& state : states_)
-    for (const auto& slice : state.slices) bytes += slice.stored_bytes();
-  return bytes;
-}
-
-std::int64_t Optimizer::due_bytes() const {
-  std::int64_t bytes = 0;
-  for (const State& state : states_)
-    for (const auto& slice : state.slices) bytes += slice.due_bytes();
-  return bytes;
-}
+std::int64_t Optimizer::state_bytes() const { return total(states_, &MovingSlice::device_bytes); }
+std::int64_t Optimizer::stored_bytes() const { return total(states_, &MovingSlice::stored_bytes); }
+std::int64_t Optimizer::due_bytes() const { return total(states_, &MovingSlice::due_bytes); }
 
 std::vector<ParameterGroup> Optimizer::groups_by_decay(
     const nlohmann::ordered_json& settings) const {

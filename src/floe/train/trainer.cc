@@ -338,8 +338,8 @@ void Trainer::open_data() {
                 : std::make_unique<data::Loader>(config_.data, context, position.ranks);
   // Ranks with more steps, or with more passes in one, would wait for the others for ever.
   require<ConfigError>(
-      engine_->all_ranks_say(loader_->fingerprint()), "the ranks' files of data.batches (",
-      config_.data.batches.value_or(""),
+      !config_.data.batches || engine_->all_ranks_say(loader_->fingerprint()),
+      "the ranks' files of data.batches (", config_.data.batches.value_or(""),
       ") have different numbers of steps, or other sources in a step; give every rank "
       "as many steps with the same sources");
   for (std::int64_t i = 0; i < position.batches_behind; ++i) loader_->next();
