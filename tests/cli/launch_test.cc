@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -134,6 +135,21 @@ TEST(Launch, ASecondSigintEndsRanksThatDoNotReact) {
   const Outcome r = run(options);
   EXPECT_EQ(r.result.exit_code(), 128 + SIGKILL);
   EXPECT_LT(r.seconds, 20);
+}
+
+// A thread of the launching process (a GPU driver has some) may be the one that gets SIGCHLD, and drop it.
+TEST(Launch, NoticesTheEndThoughAnotherThreadGetsTheSignal) {
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    while (!over) std::this_thread::sleep_for(milliseconds(5));
+  });
+  for (int i = 0; i < 5; ++i) {
+    const Outcome outcome = run(shell(2, "exec >&- 2>&-; sleep 0.2"));
+    EXPECT_EQ(outcome.result.exit_code(), 0);
+    EXPECT_LT(outcome.seconds, 10);
+  }
+  over = true;
+  other.join();
 }
 
 TEST(Launch, LeavesNoGrandchildren) {

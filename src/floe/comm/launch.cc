@@ -22,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kKeptLines = 20;
+constexpr int kMostSleep = 250;  // ms
 
 // Signals as something to read, for as long as it lives.
 class SignalReader {
@@ -152,7 +153,7 @@ class Launcher {
     return str(numbers.size() == 1 ? "rank " : "ranks ", join(numbers));
   }
 
-  // Sleeps until output, a signal or the timeout; -1 waits without end.
+  // Sleeps until output, a signal or the timeout.
   void wait_for_news(int timeout_ms) {
     std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
     for (const Rank& rank : ranks_)
@@ -161,12 +162,13 @@ class Launcher {
     poll(polled.data(), polled.size(), timeout_ms);
   }
 
-  // Milliseconds, rounded up, or -1.
+  // Milliseconds, rounded up, but not longer than it may take to notice the end of a rank when another
+  // thread of this process was given the signal and dropped it.
   int until_deadline() const {
     const auto next = kill_at_ ? kill_at_ : terminate_at_;
-    if (!next) return -1;
+    if (!next) return kMostSleep;
     const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now());
-    return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
+    return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, kMostSleep));
   }
 
   void handle(int number) {
