@@ -52,6 +52,9 @@ TEST(Rendezvous, Torchrun) {
   Settings with_store = torchrun;
   with_store["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   EXPECT_TRUE(find(with_store).store_is_external);
+  EXPECT_EQ(find(with_store).attempt, 0);
+  with_store["TORCHELASTIC_RESTART_COUNT"] = "3";
+  EXPECT_EQ(find(with_store).attempt, 3);
   with_store["TORCHELASTIC_USE_AGENT_STORE"] = "False";
   EXPECT_FALSE(find(with_store).store_is_external);
 }

@@ -29,6 +29,18 @@ def command(words, ranks):
     return [FLOE, "train", *words] if ranks == 1 else [FLOE, "launch", "-n", str(ranks), "--", "train", *words]
 
 
+def rank_process(launcher, rank):
+    """The process of one rank, by its environment."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == launcher and f"RANK={rank}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                return int(path.name)
+        except OSError:
+            continue
+    raise AssertionError(f"rank {rank} is not there")
+
+
 def wait_for_steps(process, count, seconds=60):
     """Until the run has logged so many steps."""
     path = process.folder / "metrics.jsonl"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from running import wait_for_steps
+from running import rank_process, wait_for_steps
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "models"
 
@@ -383,18 +383,6 @@ def test_the_best_checkpoints_stay(train, golden, tmp_path):
     best = min(run.steps(), key=lambda step: step["loss_laion"])["step"]
     kept = sorted(path.name for path in (run.folder / "checkpoints").glob("step_*"))
     assert kept == sorted({f"step_{best}", "step_5"})
-
-
-def rank_process(launcher, rank):
-    """The process of one rank, by its environment."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            if parent == launcher and f"RANK={rank}".encode() in (path / "environ").read_bytes().split(b"\0"):
-                return int(path.name)
-        except OSError:
-            continue
-    raise AssertionError(f"rank {rank} is not there")
 
 
 def test_a_copy_stands_in_for_a_rank_that_dies(start, train, long_golden):

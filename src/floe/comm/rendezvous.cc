@@ -110,6 +110,7 @@ Rendezvous find_rendezvous(const ManualInit& init, const Environment& environmen
     fill_ranks(r, env, "RANK", "WORLD_SIZE", "LOCAL_RANK");
     r.source = env.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "RANK and WORLD_SIZE";
     r.store_is_external = env.text_or("TORCHELASTIC_USE_AGENT_STORE", "") == "True";
+    r.attempt = env.number_or("TORCHELASTIC_RESTART_COUNT", 0, 0, 2147483647);
   } else if (env.has("OMPI_COMM_WORLD_RANK")) {
     fill_ranks(r, env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                "OMPI_COMM_WORLD_LOCAL_RANK");

@@ -14,7 +14,8 @@ struct Rendezvous {
   std::string host;    // where rank 0's store listens; empty for a single process
   int port = 0;
   bool store_is_external = false;  // torchrun's agent already serves a store at host:port
-  std::string source;              // what said so: "torchrun", "SLURM", ... for the log
+  int attempt = 0;     // how often torchrun has started the ranks again; its store stays
+  std::string source;  // what said so: "torchrun", "SLURM", ... for the log
 };
 
 // By hand: `tcp://HOST:PORT` with rank and world size from the configuration.

@@ -41,7 +41,8 @@ StorePtr meet(const Rendezvous& r, std::chrono::milliseconds timeout) {
   options.multiTenant = true;
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(r.host, options);
-    return c10::make_intrusive<c10d::PrefixStore>("floe", store);
+    // What ranks of an earlier attempt have left there is not for these.
+    return c10::make_intrusive<c10d::PrefixStore>(str("floe/", r.attempt), store);
   } catch (const std::exception& e) {
     throw CommError(str("rank ", r.rank, " of ", r.world_size, " could not reach the store at ",
                         r.host, ":", r.port, " within ", timeout.count() / 1000,
