@@ -59,7 +59,7 @@ Finding processors() {
 Finding devices() {
   const bool built_for_cuda = at::hasCUDA();
   const auto count = built_for_cuda ? at::accelerator::deviceCount() : 0;
-  if (count > 0) return {State::ok, "devices", str(count, " GPUs"), ""};
+  if (count > 0) return {State::ok, "devices", str(count, count == 1 ? " GPU" : " GPUs"), ""};
   const bool driver = std::filesystem::exists("/proc/driver/nvidia/version");
   if (driver && !built_for_cuda)
     return {State::problem, "devices", "there is an NVIDIA driver, but this build is without CUDA",
@@ -198,7 +198,11 @@ Finding try_two_ranks() {
 }
 
 void communicate_as_rank() {
-  const auto world = comm::World::join();
+  // The CPU and Gloo also where there are GPUs: two ranks need two of them for NCCL.
+  const auto world =
+      comm::World::join({.backend = comm::Backend::gloo,
+                         .device = at::kCPU,
+                         .rendezvous = comm::find_rendezvous({}, comm::process_environment())});
   const at::Tensor mine = at::full({1024}, world->rank() + 1.0F);
   const at::Tensor all = at::full({1024 * world->size()}, 0.0F);
   world->group()->all_gather(all, mine, "doctor").wait();
