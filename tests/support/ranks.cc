@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <thread>
 
@@ -99,11 +100,34 @@ c10::Device device() {
   return c10::Device(c10::kCUDA, 0);
 }
 
-std::shared_ptr<comm::World> join_world() {
+bool nccl_is_asked_for() {
+  const char* name = std::getenv("FLOE_TEST_BACKEND");
+  if (name == nullptr) return false;
+  require(std::string(name) == "nccl", "FLOE_TEST_BACKEND is '", name, "', not nccl");
+  return true;
+}
+
+namespace {
+
+// NCCL refuses two ranks on one GPU of one machine: each rank says that it is on a machine of its own, and
+// they talk through sockets.
+void share_a_gpu_over_nccl() {
+  const std::map<std::string, std::string> settings{
+      {"NCCL_HOSTID", str("floe-", std::getenv("RANK"))},
+      {"NCCL_SOCKET_IFNAME", "lo"},
+      {"NCCL_IB_DISABLE", "1"},
+      {"NCCL_NET_PLUGIN", "none"}};
+  for (const auto& [name, value] : settings) setenv(name.c_str(), value.c_str(), 1);
+}
+
+}  // namespace
+
+std::shared_ptr<comm::World> join_world(const JoinOptions& how) {
+  if (how.over_nccl) share_a_gpu_over_nccl();
   comm::WorldOptions options;
   options.device = device();
-  options.backend = comm::Backend::gloo;
-  options.timeout = std::chrono::seconds(120);
+  options.backend = how.over_nccl ? comm::Backend::nccl : comm::Backend::gloo;
+  options.timeout = how.timeout;
   options.rendezvous = comm::find_rendezvous({}, comm::process_environment());
   return comm::World::join(options);
 }

@@ -42,8 +42,15 @@ void run_on_ranks(const std::string& suite, const std::string& name, int ranks,
 // Where tensors of a test are: the one GPU with FLOE_TEST_DEVICE=cuda, else the CPU.
 c10::Device device();
 
-// The world of this rank on device(), over Gloo: NCCL refuses two ranks on one GPU.
-std::shared_ptr<comm::World> join_world();
+// Whether FLOE_TEST_BACKEND asks for ranks over NCCL.
+bool nccl_is_asked_for();
+
+struct JoinOptions {
+  std::chrono::seconds timeout{120};
+  bool over_nccl = nccl_is_asked_for();  // else Gloo
+};
+// The world of this rank on device().
+std::shared_ptr<comm::World> join_world(const JoinOptions& options = {});
 
 }  // namespace floe::test
 

@@ -1,5 +1,5 @@
 """`floe train` on the GPU from end to end, beside the same program on the CPU: the golden Flamingo runs on
-one rank and on two that share the GPU, fp32 and bf16, phases, diagnostics, a kill and its resume, what
+one rank and on two that share the GPU, over Gloo and NCCL, fp32 and bf16, phases, diagnostics, a kill and its resume, what
 is exported, and text from it.
 
     gpu_train.py --device cuda|cpu        FLOE_BIN_DIR: where floe is
@@ -39,14 +39,32 @@ def configuration(world2=False):
     return config | {"checkpoint": {"every_steps": 2}, "dist": {"timeout_s": 60}}
 
 
+# NCCL lets ranks share a GPU when each says that it is on a machine of its own.
+APART = ("--env", "NCCL_SOCKET_IFNAME=lo", "--env", "NCCL_IB_DISABLE=1", "--env", "NCCL_NET_PLUGIN=none", "--exec",
+         "sh", "-c", 'LOCAL_RANK=0 NCCL_HOSTID=floe-$RANK exec "$@"', "sh")
+
+
 class Script(Cases):
+    over_nccl = False
+
     def words(self, config, device, ranks, name, more):
-        """One rank on the GPU uses NCCL, several share it over Gloo."""
+        """One rank on the GPU uses NCCL; several share it over Gloo, or as if they were on two machines."""
         path = self.folder / f"{name}.yaml"
         path.write_text(json.dumps(config))  # JSON is YAML
-        backend = "nccl" if device == "cuda" and ranks == 1 else "gloo"
-        return command([path, f"run.dir={self.folder / 'runs'}", f"run.name={name}", f"dist.device={device}",
-                        f"dist.backend={backend}", *more], ranks)
+        apart = self.over_nccl and device == "cuda" and ranks > 1
+        backend = "nccl" if device == "cuda" and (ranks == 1 or apart) else "gloo"
+        words = [path, f"run.dir={self.folder / 'runs'}", f"run.name={name}", f"dist.device={device}",
+                 f"dist.backend={backend}", *more]
+        if apart:
+            return [FLOE, "launch", "-n", str(ranks), *APART, *command(words, 1)]
+        return command(words, ranks)
+
+    def with_nccl(self, body):
+        self.over_nccl = True
+        try:
+            body()
+        finally:
+            self.over_nccl = False
 
     def train(self, config, *more, device=None, ranks=1, name=None):
         name = name or self.new_name()
@@ -125,6 +143,30 @@ class Script(Cases):
         expect(len(self.steps(run)) < 120, "the run was over before it could be killed")
         self.train(config, ranks=ranks, name=name)
         self.compare(run, unbroken, FP32)
+
+    def one_is_killed(self):
+        """The other one says so and ends, long before the timeout."""
+        config = configuration()
+        config["train"]["steps"] = 100000
+        config["log"]["diagnostics"] = None
+        name = self.new_name()
+        run = self.folder / "runs" / name
+        process = subprocess.Popen(self.words(config, self.device, 2, name, []), env=environment(),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        end = time.time() + 120
+        while time.time() < end and process.poll() is None:
+            if (run / "metrics.jsonl").exists() and len(self.steps(run)) >= 3:
+                break
+            time.sleep(0.01)
+        ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+        begin = time.time()
+        os.kill(int(ranks.stdout.split()[1]), signal.SIGKILL)
+        said = process.communicate(timeout=100)[1]
+        seconds = time.time() - begin
+        expect(seconds < 50, "it took", seconds, "s")
+        expect(process.returncode == 128 + signal.SIGKILL, "exit", process.returncode, said[-3000:])
+        expect("error:" in said and "on rank 0 of 2" in said, said[-3000:])
+        print(f"        over after {seconds:.1f} s")
 
     def stopped(self):
         """Asked to stop: it saves and goes on later."""
@@ -223,6 +265,12 @@ def main():
             "phases on two ranks": lambda: script.phases(2),
             "killed and resumed": lambda: script.killed(1),
             "killed and resumed on two ranks": lambda: script.killed(2),
+            "two ranks over NCCL, fp32": lambda: script.with_nccl(lambda: script.like_the_cpu(2, "fp32", world2=True)),
+            "two ranks over NCCL, bf16, checkpointed": lambda: script.with_nccl(lambda: script.like_the_cpu(
+                2, "bf16", "strategy.activation_checkpointing=[DecoderLayer]", world2=True)),
+            "phases on two ranks over NCCL": lambda: script.with_nccl(lambda: script.phases(2)),
+            "killed and resumed on two ranks over NCCL": lambda: script.with_nccl(lambda: script.killed(2)),
+            "one of two ranks over NCCL is killed": lambda: script.with_nccl(script.one_is_killed),
             "stopped and resumed": script.stopped,
             "exported, and text from it": script.exported,
         }

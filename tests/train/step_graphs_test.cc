@@ -19,6 +19,7 @@
 #include "floe/models/flamingo.h"
 #include "floe/optim/optimizer.h"
 #include "tests/models/small_models.h"
+#include "tests/support/ranks.h"
 
 namespace floe {
 namespace {
@@ -65,6 +66,7 @@ struct Case {
   bool sets = false;
   shard::Strategy strategy = shard::Strategy::full_shard;
   bool natural = false;
+  std::shared_ptr<comm::World> joined = nullptr;  // instead of `world`
 };
 
 class Tally final : public shard::Observer {
@@ -82,8 +84,9 @@ class Job {
         model_(std::make_shared<models::Flamingo>(test::small_flamingo(*c.lm))) {
     nn::set_trainable(*model_, model_->trained_by_default());
     shard::ShardOptions options;
-    options.world = c.world == 1 ? comm::World::join({.backend = comm::Backend::nccl})
-                                 : comm::World::fake(0, c.world, kGpu);
+    options.world = c.joined       ? c.joined
+                    : c.world == 1 ? comm::World::join({.backend = comm::Backend::nccl})
+                                   : comm::World::fake(0, c.world, kGpu);
     if (c.half) options.mixed_precision = {.param = at::kBFloat16, .reduce = at::kFloat};
     options.activation_checkpointing = c.checkpointing;
     options.strategy = c.strategy;
@@ -110,6 +113,7 @@ class Job {
   ~Job() { engine_->remove_observer(&tally); }
 
   auto prepare(int number, bool broken = false) {
+    if (case_.joined) number += 1000 * case_.joined->rank();
     PackedBatch batch = case_.natural ? natural_batch(number) : batch_of(number);
     if (broken) batch.images.fill_(std::numeric_limits<float>::quiet_NaN());
     models::InputOptions options = input_options_;
@@ -199,23 +203,30 @@ double difference(const Trained& a, const Trained& b) {
   return most;
 }
 
-class Replayed : public testing::TestWithParam<Case> {};
-
 // Kernels that sum with atomics round differently from run to run; beyond that nothing may differ, and
 // where two runs are equal bit for bit the replayed one is equal to them.
-TEST_P(Replayed, TrainsAsStepsThatRun) {
-  const Trained first = train(GetParam(), false), second = train(GetParam(), false);
-  const Trained replayed = train(GetParam(), true);
+void expect_replayed_as_run(const Case& c) {
+  const Trained first = train(c, false), second = train(c, false);
+  const Trained replayed = train(c, true);
   const double noise = difference(first, second), off = difference(first, replayed);
-  std::cout << GetParam().name << ": a repeated run differs by " << noise << ", replayed steps by "
-            << off << "; " << replayed.counts->replayed << " replayed, "
-            << replayed.counts->recorded << " recorded, " << replayed.counts->ran << " run"
-            << std::endl;
+  std::cout << c.name << ": a repeated run differs by " << noise << ", replayed steps by " << off
+            << "; " << replayed.counts->replayed << " replayed, " << replayed.counts->recorded
+            << " recorded, " << replayed.counts->ran << " run" << std::endl;
   EXPECT_LE(off, 4 * noise);
   EXPECT_EQ(replayed.events, first.events);
   EXPECT_GE(replayed.counts->recorded, 2);
   EXPECT_GE(replayed.counts->replayed, 2);
   EXPECT_GT(replayed.counts->pool_bytes, 0);
+}
+
+class Replayed : public testing::TestWithParam<Case> {};
+TEST_P(Replayed, TrainsAsStepsThatRun) { expect_replayed_as_run(GetParam()); }
+
+// Real collectives in the graph, between ranks with data of their own.
+TEST_RANKS(ReplayedStep, OverNccl, 2) {
+  const auto world = test::join_world({.over_nccl = true});
+  for (const auto strategy : {shard::Strategy::full_shard, shard::Strategy::no_shard})
+    expect_replayed_as_run({.name = "two ranks over NCCL", .strategy = strategy, .joined = world});
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
+#include "floe/comm/cause.h"
 #include "floe/comm/ordered_sum.h"
 #include "floe/comm/worker.h"
 #include "floe/core/bytes.h"
@@ -48,12 +49,6 @@ struct Slice {
 
 std::int64_t bytes_of(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(tensor.nbytes());
-}
-
-// The first lines of what torch says, without its stack.
-std::string cause_of(const std::exception& e) {
-  const std::string text = e.what();
-  return text.substr(0, text.find("\nException raised from"));
 }
 
 class GlooGroup final : public Group {

@@ -78,10 +78,13 @@ class Group {
   Work broadcast(const at::Tensor& tensor, int root, const std::string& label);
 
   // Collective: returns when every rank has called it.
-  void barrier(const std::string& label);
+  virtual void barrier(const std::string& label);
 
   // Makes pending and later collectives fail on this rank. May be called from any thread.
   virtual void abort() {}
+  // Throws CommError when a collective has failed behind the host's back: over NCCL `wait` returns before
+  // the device is done. World::read calls it.
+  virtual void check() const {}
 
  protected:
   Group(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}

@@ -6,22 +6,101 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
-#include <utility>
+#include <ATen/ops/zeros.h>
 
+#include <atomic>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "floe/comm/cause.h"
 #include "floe/core/error.h"
+#include "floe/core/log.h"
 
 namespace floe::comm {
 
 #ifdef FLOE_CUDA
 namespace {
 
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// How long a rank that is done waits for the others before it takes its communicators down.
+constexpr std::chrono::milliseconds kLeaveWait{2000};
+
+std::vector<std::string> keys_of(const char* word, int size) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size; ++rank) keys.push_back(str(word, "/", rank));
+  return keys;
+}
+
+// Starting a communicator waits for all its ranks and has no timeout: they meet at the store before.
+void meet(c10d::Store& store, const std::string& name, int rank, int size,
+          std::chrono::milliseconds timeout) {
+  const auto keys = keys_of("here", size);
+  store.set(keys[rank], std::vector<std::uint8_t>{1});
+  try {
+    store.wait(keys, timeout);
+  } catch (const std::exception&) {
+    std::string missing;
+    for (int other = 0; other < size; ++other)
+      if (!store.check({keys[other]})) missing += str(missing.empty() ? "" : ", ", other);
+    throw CommError(str("rank ", rank, " of ", size, " could not join the NCCL group '", name,
+                        "': no sign of rank ", missing, " within ", timeout.count() / 1000, " s"));
+  }
+}
+
 class NcclGroup final : public Group {
  public:
   NcclGroup(std::string name, int rank, int size, c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl,
-            c10::Device device)
-      : Group(std::move(name), rank, size), nccl_(std::move(nccl)), device_(device) {}
+            StorePtr store, c10::Device device)
+      : Group(std::move(name), rank, size),
+        nccl_(std::move(nccl)),
+        store_(std::move(store)),
+        device_(device) {}
+  // What others still need of this rank may be under way, so ranks leave together. Where one has failed or
+  // does not come, nobody waits: torch's shutdown would, without end.
+  ~NcclGroup() override {
+    try {
+      if (!aborted_ && nccl_->getError() == c10d::ErrorType::SUCCESS) {
+        const auto keys = keys_of("done", size());
+        store_->set(keys[rank()], std::vector<std::uint8_t>{1});
+        store_->wait(keys, kLeaveWait);
+      }
+    } catch (const std::exception& e) {
+      log::debug("the NCCL group ", name(), " is left by rank ", rank(), " alone: ", cause_of(e));
+    }
+    try {
+      nccl_->abort();
+    } catch (const std::exception& e) {
+      log::debug("the NCCL group ", name(), " did not end well: ", cause_of(e));
+    }
+  }
 
-  void abort() override { nccl_->abort(); }
+  void abort() override {
+    if (!aborted_.exchange(true)) nccl_->abort();
+  }
+  void check() const override {
+    require<CommError>(!aborted_, "the NCCL group ", name(), " was given up on rank ", rank());
+    const char* what = nullptr;
+    switch (nccl_->getError()) {
+      case c10d::ErrorType::SUCCESS: return;
+      case c10d::ErrorType::TIMEOUT:
+        what = "a collective has timed out; a rank is stuck, or dist.timeout_s is too short";
+        break;
+      case c10d::ErrorType::REMOTE_ERROR: what = "another rank has failed"; break;
+      default: what = "NCCL reports an error; NCCL_DEBUG=WARN shows more"; break;
+    }
+    throw CommError(
+        str("the NCCL group ", name(), " failed on rank ", rank(), " of ", size(), ": ", what));
+  }
+
+  // Waiting for a collective only makes the stream wait; here the host has to.
+  void barrier(const std::string& label) override {
+    const at::Tensor token = at::zeros({1}, at::device(device_));
+    do_all_reduce(token, Reduce::sum, label).wait();
+    token.cpu();
+    check();
+  }
 
  protected:
   Work do_all_gather(at::Tensor output, at::Tensor input, const std::string& label) override {
@@ -35,7 +114,6 @@ class NcclGroup final : public Group {
                  [&] { return nccl_->_reduce_scatter_base(output, input, options); });
   }
   Work do_all_reduce(at::Tensor tensor, Reduce reduce, const std::string& label) override {
-    if (tensor.is_cpu()) tensor = tensor.to(device_);  // barriers carry a CPU token
     c10d::AllreduceOptions options;
     options.reduceOp = operation(reduce);
     std::vector<at::Tensor> tensors{tensor};
@@ -55,6 +133,7 @@ class NcclGroup final : public Group {
 
   template <class F>
   Work issue(const char* kind, const std::string& label, F&& start) {
+    check();
     const std::string what = describe(kind, label);
     try {
       auto inner = start();
@@ -62,17 +141,28 @@ class NcclGroup final : public Group {
         try {
           inner->wait();
         } catch (const std::exception& e) {
-          throw CommError(str(what, " failed: ", e.what()));
+          throw CommError(str(what, " failed: ", cause_of(e)));
         }
       });
     } catch (const std::exception& e) {
-      throw CommError(str(what, " could not start: ", e.what()));
+      throw CommError(str(what, " could not start: ", cause_of(e)));
     }
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl_;
+  StorePtr store_;
   c10::Device device_;
+  std::atomic<bool> aborted_{false};
 };
+
+// A collective that fails or times out ends its communicators at once, so that the device goes on and the
+// host can say what happened (Group::check). Torch's own choice is to leave a minute for a dump (four times
+// this wait), whether or not one is made, and then to end the process. What the user has set stays.
+void end_communicators_not_processes() {
+  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/0);
+  ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", /*overwrite=*/0);
+  ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "100", /*overwrite=*/0);
+}
 
 }  // namespace
 
@@ -80,11 +170,16 @@ bool has_nccl() { return true; }
 
 GroupPtr make_nccl_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
                          int size, std::chrono::milliseconds timeout, c10::Device device) {
+  meet(*store, name, rank, size, timeout);
+  end_communicators_not_processes();
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
   nccl->setBoundDeviceId(device);
-  return std::make_shared<NcclGroup>(std::move(name), rank, size, std::move(nccl), device);
+  auto group =
+      std::make_shared<NcclGroup>(std::move(name), rank, size, std::move(nccl), store, device);
+  group->barrier("start");  // while all are known to be there
+  return group;
 }
 
 #else

@@ -1,6 +1,7 @@
 #include "floe/comm/world.h"
 
 #include <ATen/Context.h>
+#include <ATen/Tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <map>
@@ -61,6 +62,15 @@ struct World::State {
   StorePtr store;
   GroupPtr group;
   std::map<int, Mesh> meshes;
+
+  template <class F>
+  void for_each_group(F&& visit) {
+    visit(*group);
+    for (const auto& [size, mesh] : meshes) {
+      visit(*mesh.shard);
+      visit(*mesh.replicate);
+    }
+  }
 
   // Collective among the members: a group of `size` ranks in which this one has `rank`.
   GroupPtr make_group(const std::string& name, int rank, int size) {
@@ -179,6 +189,16 @@ const Mesh& World::mesh(int shard_size) {
                        ? group()
                        : state_->make_group(str("replicate", shard_size, "/", column), row, copies);
   return state_->meshes.emplace(shard_size, std::move(mesh)).first->second;
+}
+
+at::Tensor World::read(const at::Tensor& tensor) const {
+  at::Tensor host = tensor.cpu();
+  state_->for_each_group([](const Group& group) { group.check(); });
+  return host;
+}
+
+void World::abort() {
+  state_->for_each_group([](Group& group) { group.abort(); });
 }
 
 void World::publish(const std::string& key, const std::string& value) {

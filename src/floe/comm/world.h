@@ -54,6 +54,12 @@ class World {
   // Throws ConfigError when the size does not divide the world.
   const Mesh& mesh(int shard_size);
 
+  // What collectives have left in `tensor`, on the host. Throws CommError when one of them has failed, which
+  // a device that computes does not tell otherwise.
+  at::Tensor read(const at::Tensor& tensor) const;
+  // Makes pending and later collectives of all groups fail on this rank, and over NCCL soon on the others.
+  void abort();
+
   // A blackboard of small strings that all ranks can write and read, apart from the collectives.
   void publish(const std::string& key, const std::string& value);
   // Waits for the key; nothing when it does not come in time or the board is gone. A wait of 0 looks

@@ -23,7 +23,7 @@ std::vector<double> sum_over_ranks(const std::vector<double>& values, comm::Worl
   at::Tensor payload = to_device(at::tensor(values, at::kDouble), world.device());
   if (more.summed.defined()) payload = at::cat({payload, more.summed});
   world.group()->all_reduce(payload, comm::Reduce::sum, label).wait();
-  const at::Tensor host = (more.own.defined() ? at::cat({payload, more.own}) : payload).cpu();
+  const at::Tensor host = world.read(more.own.defined() ? at::cat({payload, more.own}) : payload);
   return {host.const_data_ptr<double>(), host.const_data_ptr<double>() + host.numel()};
 }
 

@@ -223,7 +223,7 @@ std::vector<double> Trainer::global_divisors(const std::vector<PackedBatch>& bat
   }
   const at::Tensor all = at::tensor(labels, at::kDouble).to(world_->device());
   world_->group()->all_reduce(all, comm::Reduce::average, "labelled tokens").wait();
-  const at::Tensor means = all.cpu();
+  const at::Tensor means = world_->read(all);
   return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + kNumSources};
 }
 

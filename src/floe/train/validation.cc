@@ -79,7 +79,7 @@ std::vector<std::pair<std::string, double>> Validation::run() {
 
   const at::Tensor on_device = at::tensor(sums, at::kDouble).to(options.device);
   engine_.world().group()->all_reduce(on_device, comm::Reduce::sum, "validation").wait();
-  const at::Tensor all = on_device.cpu();
+  const at::Tensor all = engine_.world().read(on_device);
   const auto* totals = all.const_data_ptr<double>();
   const std::vector<double> weights = loss_weights(config_.data);
   std::vector<std::pair<std::string, double>> values;
