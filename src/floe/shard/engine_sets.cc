@@ -144,6 +144,8 @@ void Engine::lay_out_anew(ShardPlan plan, bool reread) {
   const Relayout relayout = regrouped.relayout(was_trainable, trainable_);
   for (SliceOwner* owner : owners_) owner->relaid(relayout);
   for (auto& group : groups_) group->count_references();
+  // Before anybody saves what was gathered: it has arrived, or this throws.
+  world().read(at::zeros({1}, at::device(context_.device)));
 }
 
 }  // namespace floe::shard
