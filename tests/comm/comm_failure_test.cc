@@ -280,5 +280,51 @@ TEST_RANKS(Abort, FreesARankThatWaits, 2) {
   EXPECT_LT(clock.seconds(), 10);
 }
 
+// A world that watches: a rank that has announced its failure, and goes on, is not waited for in any group,
+// nor is one that took the board with it.
+std::shared_ptr<World> join_watching() {
+  return World::join({.timeout = 60s,
+                      .rendezvous = find_rendezvous({}, process_environment()),
+                      .watch_failures = true});
+}
+TEST_RANKS(Watched, AFailureThatIsTold, 4) {
+  auto world = join_watching();
+  const Mesh& mesh = world->mesh(2);
+  world->group()->barrier("warm");
+  const Clock clock;
+  if (world->rank() == 3) {
+    std::this_thread::sleep_for(1500ms);  // longer than it takes to look once
+    EXPECT_NO_THROW(world->read(at::zeros({1}))) << "nothing has happened yet";
+    world->announce_failure("no more pictures");
+    EXPECT_TRUE(world->lookup("given up/2", 30s));
+    return;
+  }
+  if (world->rank() == 2) {
+    EXPECT_TRUE(has(comm_error([&] { mesh.shard->barrier("pair"); }), "'pair'"));
+    EXPECT_TRUE(has(comm_error([&] { mesh.replicate->barrier("column"); }), "'column'"));
+  }
+  EXPECT_TRUE(has(comm_error([&] { world->group()->barrier("all"); }), "'all'"));
+  EXPECT_LT(clock.seconds(), 20);
+  EXPECT_EQ(world->first_failure(0ms), "rank 3: no more pictures");
+  world->publish(str("given up/", world->rank()), "");
+  if (world->rank() == 0)  // the board's
+    for (const int other : {1, 2}) EXPECT_TRUE(world->lookup(str("given up/", other), 30s));
+}
+
+TEST(Watched, ABoardThatIsGone) {
+  if (!test::is_rank()) {
+    const auto outcome = test::start_ranks("Watched", "ABoardThatIsGone", 3, 50s);
+    EXPECT_EQ(outcome.exit_codes, (std::vector<int>{128 + SIGKILL, 0, 0})) << outcome.outputs[1];
+    return;
+  }
+  auto world = join_watching();
+  world->group()->barrier("warm");
+  if (world->rank() == 0) raise(SIGKILL);
+  const Clock clock;
+  std::this_thread::sleep_for(3s);
+  comm_error([&] { world->group()->all_reduce(at::ones({1}), Reduce::sum, "later").wait(); });
+  EXPECT_LT(clock.seconds(), 10);
+}
+
 }  // namespace
 }  // namespace floe::comm

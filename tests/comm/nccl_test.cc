@@ -134,6 +134,23 @@ TEST_RANKS(Nccl, ARankThatGivesUp, 2) {
   EXPECT_LT(outcome.seconds, 30) << "the other one is told, too";
 }
 
+// A rank that has announced its failure but goes on: the other one does not wait for its timeout, in any group.
+TEST_RANKS(Nccl, AFailureThatIsTold, 2) {
+  const auto world = join();
+  const Mesh& mesh = world->mesh(2);
+  EXPECT_EQ(one_more_sum(*world).said, "nothing");
+  if (world->rank() == 1) {
+    world->announce_failure("no more pictures");
+    std::this_thread::sleep_for(20s);
+    return;
+  }
+  at::Tensor whole = at::zeros({8}, on_gpu(at::kFloat));
+  mesh.shard->all_gather(whole, at::ones({4}, on_gpu(at::kFloat)), "stuck").wait();
+  const Outcome outcome = one_more_sum(*world);
+  EXPECT_NE(outcome.said, "nothing");
+  EXPECT_LT(outcome.seconds, 15);
+}
+
 // The host waits in a barrier, not only its stream.
 TEST_RANKS(Nccl, ABarrierHoldsTheHost, 2) {
   const auto world = join();
@@ -154,9 +171,9 @@ TEST(Nccl, ARankThatNeverComes) {
       join(3s);
       ADD_FAILURE() << "a world of two ranks with one";
     } catch (const CommError& e) {
-      EXPECT_STREQ(
-          e.what(),
-          "rank 0 of 2 could not join the NCCL group 'world': no sign of rank 1 within 3 s");
+      EXPECT_STREQ(e.what(),
+                   "rank 0 of 2 could not join the NCCL group 'world': no sign of rank 1; the "
+                   "timeout is 3 s");
     }
     return;
   }

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
 from gpu_script import Cases, expect  # noqa: E402
-from running import FLOE, GOLDENS, command, environment, golden_config  # noqa: E402
+from running import FLOE, GOLDENS, command, environment, golden_config, rank_process  # noqa: E402
 
 NAMES = ("loss_laion", "loss_mmc4", "grad_norm")
 PHASES = [
@@ -158,9 +158,8 @@ class Script(Cases):
             if (run / "metrics.jsonl").exists() and len(self.steps(run)) >= 3:
                 break
             time.sleep(0.01)
-        ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
         begin = time.time()
-        os.kill(int(ranks.stdout.split()[1]), signal.SIGKILL)
+        os.kill(rank_process(process.pid, 1), signal.SIGKILL)
         said = process.communicate(timeout=100)[1]
         seconds = time.time() - begin
         expect(seconds < 50, "it took", seconds, "s")

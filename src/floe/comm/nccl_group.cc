@@ -33,20 +33,34 @@ std::vector<std::string> keys_of(const char* word, int size) {
   return keys;
 }
 
+std::string missing_ranks(c10d::Store& store, const std::vector<std::string>& keys) {
+  std::vector<std::size_t> missing;
+  for (std::size_t rank = 0; rank < keys.size(); ++rank)
+    if (!store.check({keys[rank]})) missing.push_back(rank);
+  return missing.empty()
+             ? "a rank came too late"
+             : str("no sign of ", missing.size() == 1 ? "rank " : "ranks ", join(missing));
+}
+
 // Starting a communicator waits for all its ranks and has no timeout: they meet at the store before.
 void meet(c10d::Store& store, const std::string& name, int rank, int size,
           std::chrono::milliseconds timeout) {
   const auto keys = keys_of("here", size);
-  store.set(keys[rank], std::vector<std::uint8_t>{1});
+  std::string why;
   try {
-    store.wait(keys, timeout);
+    store.set(keys[rank], std::vector<std::uint8_t>{1});
+    try {
+      store.wait(keys, timeout);
+      return;
+    } catch (const std::exception&) {
+      why = str(missing_ranks(store, keys), "; the timeout is ", timeout.count() / 1000, " s");
+      store.deleteKey(keys[rank]);  // those who come later must not count on this rank
+    }
   } catch (const std::exception&) {
-    std::string missing;
-    for (int other = 0; other < size; ++other)
-      if (!store.check({keys[other]})) missing += str(missing.empty() ? "" : ", ", other);
-    throw CommError(str("rank ", rank, " of ", size, " could not join the NCCL group '", name,
-                        "': no sign of rank ", missing, " within ", timeout.count() / 1000, " s"));
+    why = "the store of rank 0 is gone";
   }
+  throw CommError(
+      str("rank ", rank, " of ", size, " could not join the NCCL group '", name, "': ", why));
 }
 
 class NcclGroup final : public Group {
@@ -69,15 +83,11 @@ class NcclGroup final : public Group {
     } catch (const std::exception& e) {
       log::debug("the NCCL group ", name(), " is left by rank ", rank(), " alone: ", cause_of(e));
     }
-    try {
-      nccl_->abort();
-    } catch (const std::exception& e) {
-      log::debug("the NCCL group ", name(), " did not end well: ", cause_of(e));
-    }
+    end_communicators();
   }
 
   void abort() override {
-    if (!aborted_.exchange(true)) nccl_->abort();
+    if (!aborted_.exchange(true)) end_communicators();
   }
   void check() const override {
     require<CommError>(!aborted_, "the NCCL group ", name(), " was given up on rank ", rank());
@@ -131,6 +141,14 @@ class NcclGroup final : public Group {
     return reduce == Reduce::average ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
   }
 
+  void end_communicators() noexcept {
+    try {
+      nccl_->abort();
+    } catch (const std::exception& e) {
+      log::debug("the NCCL group ", name(), " did not end well: ", cause_of(e));
+    }
+  }
+
   template <class F>
   Work issue(const char* kind, const std::string& label, F&& start) {
     check();
@@ -157,9 +175,12 @@ class NcclGroup final : public Group {
 
 // A collective that fails or times out ends its communicators at once, so that the device goes on and the
 // host can say what happened (Group::check). Torch's own choice is to leave a minute for a dump (four times
-// this wait), whether or not one is made, and then to end the process. What the user has set stays.
+// this wait), whether or not one is made, and then to end the process. What the user has set stays; what
+// torchrun sets of its own accord does not.
 void end_communicators_not_processes() {
-  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/0);
+  const char* handling = std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+  const bool by_torchrun = std::getenv("TORCHELASTIC_RUN_ID") && handling && *handling == '1';
+  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/by_torchrun);
   ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", /*overwrite=*/0);
   ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "100", /*overwrite=*/0);
 }

@@ -4,6 +4,8 @@
 #include <ATen/Tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <future>
 #include <map>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -14,6 +16,7 @@
 #include "floe/comm/fake_group.h"
 #include "floe/comm/gloo_group.h"
 #include "floe/comm/nccl_group.h"
+#include "floe/comm/watch.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 
@@ -22,6 +25,7 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr const char* kFailureKey = "failure";
+constexpr std::chrono::milliseconds kLookEvery{1000};
 
 // Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's convolutions
 // would round their inputs to tf32 otherwise.
@@ -60,16 +64,47 @@ struct World::State {
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout{600'000};
   StorePtr store;
+  StorePtr board;  // of the watch
   GroupPtr group;
   std::map<int, Mesh> meshes;
+  std::mutex meshes_mutex;       // the watch reads them
+  std::unique_ptr<Watch> watch;  // last: ends before what it looks at
 
-  template <class F>
-  void for_each_group(F&& visit) {
-    visit(*group);
-    for (const auto& [size, mesh] : meshes) {
-      visit(*mesh.shard);
-      visit(*mesh.replicate);
+  std::vector<GroupPtr> groups() {
+    std::lock_guard lock(meshes_mutex);
+    std::vector<GroupPtr> all{group};
+    for (const auto& [size, mesh] : meshes)
+      for (const GroupPtr& part : {mesh.shard, mesh.replicate})
+        if (std::find(all.begin(), all.end(), part) == all.end()) all.push_back(part);
+    return all;
+  }
+
+  // At the same time: giving up one NCCL group may wait for a kernel of another one, which waits for a
+  // rank that is gone.
+  void abort() {
+    std::vector<std::future<void>> ended;
+    for (const GroupPtr& each : groups())
+      ended.push_back(std::async(std::launch::async, [each] { each->abort(); }));
+    for (auto& one : ended) one.get();
+  }
+
+  bool has_failed() {
+    try {
+      if (board->check({kFailureKey})) return true;
+      for (const GroupPtr& each : groups()) each->check();
+      return false;
+    } catch (const std::exception&) {
+      return true;  // a group has failed, or rank 0 has gone and the board with it
     }
+  }
+
+  void watch_failures() {
+    board = store->clone();  // its own connection: others may wait long on theirs
+    watch = std::make_unique<Watch>(kLookEvery, [this] {
+      if (!has_failed()) return false;
+      abort();
+      return true;
+    });
   }
 
   // Collective among the members: a group of `size` ranks in which this one has `rank`.
@@ -139,6 +174,9 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
   log::set_rank(state->place.rank, state->place.world_size);
   state->store = meet(state->place, state->timeout);
   state->group = state->make_group("world", state->place.rank, state->place.world_size);
+  if (state->place.world_size > 1 &&
+      options.watch_failures.value_or(state->backend == Backend::nccl))
+    state->watch_failures();
   return std::shared_ptr<World>(new World(std::move(state)));
 }
 
@@ -188,18 +226,17 @@ const Mesh& World::mesh(int shard_size) {
   mesh.replicate = copies == size()
                        ? group()
                        : state_->make_group(str("replicate", shard_size, "/", column), row, copies);
+  std::lock_guard lock(state_->meshes_mutex);
   return state_->meshes.emplace(shard_size, std::move(mesh)).first->second;
 }
 
 at::Tensor World::read(const at::Tensor& tensor) const {
   at::Tensor host = tensor.cpu();
-  state_->for_each_group([](const Group& group) { group.check(); });
+  for (const GroupPtr& each : state_->groups()) each->check();
   return host;
 }
 
-void World::abort() {
-  state_->for_each_group([](Group& group) { group.abort(); });
-}
+void World::abort() { state_->abort(); }
 
 void World::publish(const std::string& key, const std::string& value) {
   state_->store->set(key, std::vector<std::uint8_t>(value.begin(), value.end()));

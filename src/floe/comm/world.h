@@ -27,6 +27,9 @@ struct WorldOptions {
   std::optional<c10::Device> device;
   std::chrono::milliseconds timeout{600'000};
   Rendezvous rendezvous;
+  // Gives all groups up soon after a rank has announced its failure, or the board is gone with rank 0.
+  // Default: with nccl, whose devices may wait without end for a rank that is not there any more.
+  std::optional<bool> watch_failures;
 };
 
 class World {
@@ -57,7 +60,7 @@ class World {
   // What collectives have left in `tensor`, on the host. Throws CommError when one of them has failed, which
   // a device that computes does not tell otherwise.
   at::Tensor read(const at::Tensor& tensor) const;
-  // Makes pending and later collectives of all groups fail on this rank, and over NCCL soon on the others.
+  // Makes pending and later collectives of all groups fail on this rank. The others fail when they notice.
   void abort();
 
   // A blackboard of small strings that all ranks can write and read, apart from the collectives.
