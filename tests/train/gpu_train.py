@@ -1,6 +1,6 @@
 """`floe train` on the GPU from end to end, beside the same program on the CPU: the golden Flamingo runs on
-one rank and on two that share the GPU, over Gloo and NCCL, fp32 and bf16, phases, diagnostics, a kill and its resume, what
-is exported, and text from it.
+one rank and on two that share the GPU, over Gloo and NCCL, fp32 and bf16, phases, diagnostics, a kill and
+its resume, what is exported, and text from it.
 
     gpu_train.py --device cuda|cpu        FLOE_BIN_DIR: where floe is
 
@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
 from gpu_script import Cases, expect  # noqa: E402
-from running import FLOE, GOLDENS, command, environment, golden_config, rank_process  # noqa: E402
+from running import FLOE, GOLDENS, command, environment, golden_config, rank_process, steps_of, wait_for_steps  # noqa: E402
 
 NAMES = ("loss_laion", "loss_mmc4", "grad_norm")
 PHASES = [
@@ -73,17 +73,8 @@ class Script(Cases):
         expect(done.returncode == 0, "exit", done.returncode, done.stderr[-3000:])
         return self.folder / "runs" / name
 
-    @staticmethod
-    def steps(run):
-        """Of a run that was resumed, the last line of every step."""
-        lines = (run / "metrics.jsonl").read_text().splitlines()
-        found = {}
-        for line in map(json.loads, lines):
-            found[line["step"]] = line
-        return found
-
     def compare(self, one, other, bound, names=NAMES):
-        ours, theirs = self.steps(one), self.steps(other)
+        ours, theirs = steps_of(one), steps_of(other)
         expect(ours.keys() == theirs.keys(), "steps", sorted(ours), "and", sorted(theirs))
         worst = 0
         for step, line in theirs.items():
@@ -109,7 +100,7 @@ class Script(Cases):
         for rank in range(ranks):
             events = json.loads((here / "trace" / f"rank_{rank}.json").read_text())["traceEvents"]
             expect(any(event.get("cat") == "step" for event in events), "no step in the trace of rank", rank)
-        peak = max(line["memory_peak_bytes"] for line in self.steps(here).values() if "memory_peak_bytes" in line)
+        peak = max(line["memory_peak_bytes"] for line in steps_of(here).values() if "memory_peak_bytes" in line)
         expect(peak > 0, "no peak of memory")
         return here
 
@@ -118,7 +109,7 @@ class Script(Cases):
         config["phases"] = PHASES
         config["train"].update(steps=8, cycle_phases=True)
         run = self.like_the_cpu(ranks, "bf16", config=config)
-        found = [line["phase"] for _, line in sorted(self.steps(run).items())]
+        found = [line["phase"] for _, line in sorted(steps_of(run).items())]
         expect(found == ["resampler"] * 2 + ["gates"] * 2 + ["resampler"] * 2 + ["gates"] * 2, found)
 
     def killed(self, ranks):
@@ -140,7 +131,7 @@ class Script(Cases):
         expect(process.poll() is None, "the run was over before it could be killed")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        expect(len(self.steps(run)) < 120, "the run was over before it could be killed")
+        expect(len(steps_of(run)) < 120, "the run was over before it could be killed")
         self.train(config, ranks=ranks, name=name)
         self.compare(run, unbroken, FP32)
 
@@ -153,11 +144,8 @@ class Script(Cases):
         run = self.folder / "runs" / name
         process = subprocess.Popen(self.words(config, self.device, 2, name, []), env=environment(),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        end = time.time() + 120
-        while time.time() < end and process.poll() is None:
-            if (run / "metrics.jsonl").exists() and len(self.steps(run)) >= 3:
-                break
-            time.sleep(0.01)
+        process.folder = run
+        wait_for_steps(process, 3, seconds=120)
         begin = time.time()
         os.kill(rank_process(process.pid, 1), signal.SIGKILL)
         said = process.communicate(timeout=100)[1]
@@ -178,14 +166,11 @@ class Script(Cases):
         run = self.folder / "runs" / name
         process = subprocess.Popen(self.words(config, self.device, 1, name, []), env=environment(),
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.time() + 120
-        while time.time() < end and process.poll() is None:
-            if (run / "metrics.jsonl").exists() and len(self.steps(run)) >= 3:
-                break
-            time.sleep(0.01)
+        process.folder = run
+        wait_for_steps(process, 3, seconds=120)
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
-        expect(3 <= len(self.steps(run)) < 120, "steps", len(self.steps(run)))
+        expect(3 <= len(steps_of(run)) < 120, "steps", len(steps_of(run)))
         self.train(config, name=name)
         self.compare(run, unbroken, FP32)
 

@@ -41,6 +41,13 @@ def rank_process(launcher, rank):
     raise AssertionError(f"rank {rank} is not there")
 
 
+def steps_of(run):
+    """The last line of every step, also of a run that was resumed or has not begun."""
+    path = run / "metrics.jsonl"
+    whole = (line for line in path.read_text().splitlines() if line.endswith("}")) if path.exists() else ()
+    return {line["step"]: line for line in map(json.loads, whole)}
+
+
 def wait_for_steps(process, count, seconds=60):
     """Until the run has logged so many steps."""
     path = process.folder / "metrics.jsonl"

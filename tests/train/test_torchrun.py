@@ -1,7 +1,6 @@
 """Under the real torchrun: ranks meet at the store of its agent, and after a failure it starts them again, which
 goes on from the newest checkpoint."""
 
-import json
 import os
 import signal
 import subprocess
@@ -9,17 +8,9 @@ import sys
 import time
 
 import pytest
-from running import FLOE, environment, rank_process
+from running import FLOE, environment, rank_process, steps_of
 
 STEPS = 150
-
-
-def steps_of(run):
-    path = run / "metrics.jsonl"
-    if not path.exists():
-        return {}
-    lines = path.read_text().splitlines()
-    return {line["step"]: line for line in map(json.loads, filter(lambda text: text.endswith("}"), lines))}
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
