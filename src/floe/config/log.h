@@ -17,9 +17,13 @@ class Schema;
 }
 
 struct WandbConfig {
-  enum class Mode { offline, disabled };
+  enum class Mode {
+    disabled,
+    offline,  // a folder that `wandb sync` uploads
+    online,   // the same, handed to the user's own `wandb sync` while the run goes on
+  };
 
-  Mode mode = Mode::offline;
+  Mode mode = Mode::disabled;
   std::string project = "floe";
   std::optional<std::string> entity;
   bool checkpoints = false;  // are put into the W&B run as well
@@ -27,7 +31,7 @@ struct WandbConfig {
 inline auto enum_names(WandbConfig::Mode) {
   using enum WandbConfig::Mode;
   return std::to_array<std::pair<std::string_view, WandbConfig::Mode>>(
-      {{"offline", offline}, {"disabled", disabled}});
+      {{"disabled", disabled}, {"offline", offline}, {"online", online}});
 }
 void describe(config::Schema<WandbConfig>& s);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "floe/config/schema.h"
 
@@ -47,6 +48,10 @@ void describe(config::Schema<OptimizerConfig>& s) {
   s.field("momentum", &C::momentum, "Of sgd; more than 0 keeps one moment")
       .at_least(0)
       .less_than(1);
+  s.field("lr_patterns", &C::lr_patterns,
+          "Learning rates of some parameters by pattern, such as {\"perceiver.*\": 1e-5}; lr is that "
+          "of the others, and the schedule goes for all")
+      .at_least(0);
   s.check("momentum", [](const C& c) {
     return c.type != C::Type::sgd && c.momentum > 0
                ? "has no effect with adamw; remove it, or set type: sgd beside it"
@@ -61,9 +66,23 @@ void describe(config::Schema<OptimizerConfig>& s) {
 
 void describe(config::Schema<ScheduleConfig>& s) {
   s.field("type", &ScheduleConfig::type,
-          "After warm-up: constant, linear to 0 or cosine to 0 at the last step");
-  s.field("warmup_steps", &ScheduleConfig::warmup_steps, "Steps in which the rate grows from 0")
+          "After warm-up: constant, linear or cosine down to min_lr at the last step");
+  s.field("warmup_steps", &ScheduleConfig::warmup_steps,
+          "Steps in which the rate grows from 0; null: 5% of the steps, at most 5000")
       .at_least(0);
+  s.field("min_lr", &ScheduleConfig::min_lr, "The rate at which linear and cosine end").at_least(0);
+  s.check("min_lr", [](const ScheduleConfig& c) {
+    return c.min_lr > 0 && c.type == ScheduleConfig::Type::constant
+               ? "has no effect with a constant schedule; remove it, or set type: linear or cosine "
+                 "beside it"
+               : "";
+  });
+}
+
+std::int64_t ScheduleConfig::warmup_of(std::int64_t total_steps) const {
+  if (warmup_steps) return *warmup_steps;
+  return std::min(kMostWarmup, static_cast<std::int64_t>(
+                                   std::floor(kWarmupFraction * static_cast<double>(total_steps))));
 }
 
 void describe(config::Schema<EmaConfig>& s) {
@@ -106,7 +125,7 @@ void describe(config::Schema<UntilConfig>& s) {
   using C = UntilConfig;
   s.field("metric", &C::metric, "What validation measures: val_loss, or that of a source")
       .not_empty();
-  s.field("patience", &C::patience, "Validations in a row without a fall that end the phase")
+  s.field("patience", &C::patience, "Validations in a row without a fall that end it")
       .at_least(1);
   s.field("min_delta", &C::min_delta, "What has to be exceeded for a fall to count").at_least(0);
 }
@@ -155,6 +174,7 @@ void describe(config::Schema<TrainConfig>& s) {
   s.section("schedule", &C::schedule, "The learning rate over steps");
   s.section("ema", &C::ema, "An average of the trained weights");
   s.section("validation", &C::validation, "Loss on held-out data");
+  s.section("stop", &C::stop, "Ends the run when validation no longer gets better; null: never");
   s.check("steps", [](const C& c) {
     return c.steps && c.epochs ? "and train.epochs are both set; keep one" : "";
   });

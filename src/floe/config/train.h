@@ -35,6 +35,8 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   std::vector<std::string> decay{"*gated_cross_attn*"};  // what decays; an empty list: everything
   double momentum = 0;                                   // of sgd
+  // Learning rates of some parameters, by pattern; `lr` is that of all others.
+  std::map<std::string, double> lr_patterns;
   // How many values it keeps per trainable element.
   int num_moments() const;
 };
@@ -48,8 +50,17 @@ void describe(config::Schema<OptimizerConfig>& s);
 struct ScheduleConfig {
   enum class Type { constant, linear, cosine };
 
+  // Of the steps that the schedule runs over, where warmup_steps is not set; never more than
+  // kMostWarmup steps.
+  static constexpr double kWarmupFraction = 0.05;
+  static constexpr std::int64_t kMostWarmup = 5000;
+
   Type type = Type::constant;
-  std::int64_t warmup_steps = 5000;
+  std::optional<std::int64_t> warmup_steps;  // null: the fraction above
+  double min_lr = 0;                         // where linear and cosine end
+
+  // The steps of the warm-up in a run (or a set's turns) of so many steps.
+  std::int64_t warmup_of(std::int64_t total_steps) const;
 };
 inline auto enum_names(ScheduleConfig::Type) {
   using enum ScheduleConfig::Type;
@@ -79,6 +90,14 @@ struct ValidationConfig {
 };
 void describe(config::Schema<ValidationConfig>& s);
 
+// Something ends when a metric of validation has stopped falling.
+struct UntilConfig {
+  std::string metric = "val_loss";
+  std::int64_t patience = 1;  // validations in a row without a fall
+  double min_delta = 0;       // a fall is more than that
+};
+void describe(config::Schema<UntilConfig>& s);
+
 struct TrainConfig {
   // per_rank: the mean over a rank's own labelled tokens, then over ranks, as DDP has it.
   // global: the mean over all labelled tokens of all ranks.
@@ -96,6 +115,7 @@ struct TrainConfig {
   ScheduleConfig schedule;
   EmaConfig ema;
   ValidationConfig validation;
+  std::optional<UntilConfig> stop;  // the whole run ends early; null: never
 };
 inline auto enum_names(TrainConfig::LossMean) {
   using enum TrainConfig::LossMean;
@@ -103,14 +123,6 @@ inline auto enum_names(TrainConfig::LossMean) {
       {{"per_rank", per_rank}, {"global", global}});
 }
 void describe(config::Schema<TrainConfig>& s);
-
-// A phase ends when a metric of validation has stopped falling.
-struct UntilConfig {
-  std::string metric = "val_loss";
-  std::int64_t patience = 1;  // validations in a row without a fall
-  double min_delta = 0;       // a fall is more than that
-};
-void describe(config::Schema<UntilConfig>& s);
 
 // A set of parameters that trains for some steps.
 struct PhaseConfig {

@@ -13,9 +13,13 @@ double LrSchedule::factor(std::int64_t step) const {
     return static_cast<double>(step) / static_cast<double>(std::max<std::int64_t>(1, warmup_steps));
   if (kind == Kind::constant) return 1;
   const auto span = static_cast<double>(std::max<std::int64_t>(1, total_steps - warmup_steps));
-  if (kind == Kind::linear) return std::max(0.0, static_cast<double>(total_steps - step) / span);
+  const auto towards_the_end = [this](double fallen) {
+    return last_factor == 0 ? fallen : last_factor + (1 - last_factor) * fallen;
+  };
+  if (kind == Kind::linear)
+    return towards_the_end(std::max(0.0, static_cast<double>(total_steps - step) / span));
   const auto after = static_cast<double>(step - warmup_steps);
-  return std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * after / span)));
+  return towards_the_end(std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * after / span))));
 }
 
 LrSchedule::Kind lr_schedule_from_name(const std::string& name) {

@@ -10,7 +10,8 @@ struct LrSchedule {
   enum class Kind { constant, linear, cosine };
   Kind kind = Kind::constant;
   std::int64_t warmup_steps = 0;
-  std::int64_t total_steps = 0;  // linear and cosine: where the rate reaches 0
+  std::int64_t total_steps = 0;  // linear and cosine: where the rate reaches its end
+  double last_factor = 0;        // linear and cosine: what it is there and afterwards
 
   // The factor on the base rate for the update number `step`, from 0.
   double factor(std::int64_t step) const;

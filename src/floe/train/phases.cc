@@ -17,8 +17,10 @@ shard::Rest rest_of(PhaseConfig::OptimizerState state) {
   return shard::Rest::keep;
 }
 
-optim::LrSchedule schedule_of(const ScheduleConfig& config, std::int64_t total_steps) {
-  return {static_cast<optim::LrSchedule::Kind>(config.type), config.warmup_steps, total_steps};
+// For a rate that begins at `lr`.
+optim::LrSchedule schedule_of(const ScheduleConfig& config, std::int64_t total_steps, double lr) {
+  return {static_cast<optim::LrSchedule::Kind>(config.type), config.warmup_of(total_steps),
+          total_steps, lr > 0 ? std::min(1.0, config.min_lr / lr) : 0};
 }
 
 // Patterns of what decays are of the whole run: those that name nothing of this set are for others.
@@ -97,24 +99,25 @@ std::vector<optim::Optimizer*> Phases::optimizers() const {
 }
 
 void Phases::plan_rates(std::int64_t total_steps) {
-  of_run_ = schedule_of(config_.train.schedule, total_steps);
-  of_set_.assign(turns_.size(), std::nullopt);
-  for (std::size_t set = 0; set < config_.phases.size(); ++set)
-    if (const auto& own = config_.phases[set].schedule)
-      of_set_[set] = schedule_of(*own, turns_.updates_in(total_steps, set).value_or(0));
+  rates_.clear();
+  for (std::size_t set = 0; set < turns_.size(); ++set) {
+    const auto own = config_.phases.empty() ? std::nullopt : config_.phases[set].schedule;
+    const std::int64_t steps =
+        own ? turns_.updates_in(total_steps, set).value_or(0) : total_steps;
+    rates_.push_back({schedule_of(own.value_or(config_.train.schedule), steps, base_lr(set)),
+                      own.has_value()});
+  }
 }
 
-double Phases::base_lr() const {
+double Phases::base_lr(std::size_t set) const {
   const double otherwise = config_.train.optimizer.lr;
-  return config_.phases.empty() ? otherwise
-                                : config_.phases[engine_.active_set()].lr.value_or(otherwise);
+  return config_.phases.empty() ? otherwise : config_.phases[set].lr.value_or(otherwise);
 }
 
 double Phases::lr(std::int64_t step) const {
   const std::size_t set = engine_.active_set();
-  const double factor =
-      of_set_[set] ? of_set_[set]->factor(turns_.updates(set)) : of_run_.factor(step);
-  return base_lr() * factor;
+  const Rate& rate = rates_[set];
+  return base_lr(set) * rate.schedule.factor(rate.over_own_updates ? turns_.updates(set) : step);
 }
 
 void Phases::update(double lr, double factor) {

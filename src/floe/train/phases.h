@@ -35,7 +35,7 @@ class Phases {
   void plan_rates(std::int64_t total_steps);
   // The learning rate of the set that trains now, without and with its schedule; `step` updates of the
   // run are done.
-  double base_lr() const;
+  double base_lr() const { return base_lr(engine_.active_set()); }
   double lr(std::int64_t step) const;
   // The update of a step: the set's optimizer, and its turn goes on.
   void update(double lr, double factor);
@@ -50,8 +50,13 @@ class Phases {
   shard::Engine& engine_;
   PhaseTurns turns_;
   std::vector<std::unique_ptr<optim::Optimizer>> optimizers_;  // by set
-  optim::LrSchedule of_run_;
-  std::vector<std::optional<optim::LrSchedule>> of_set_;  // over a set's own updates; null: of_run_
+  struct Rate {
+    optim::LrSchedule schedule;
+    bool over_own_updates = false;  // of its set; else over those of the run
+  };
+  double base_lr(std::size_t set) const;
+
+  std::vector<Rate> rates_;  // by set
 };
 
 }  // namespace floe::train

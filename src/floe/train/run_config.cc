@@ -68,8 +68,16 @@ void describe(config::Schema<RunSection>& s) {
   s.field("dir", &RunSection::dir, "Folder of all runs").not_empty();
   s.field("seed", &RunSection::seed, "Of everything random: new weights, order of data, dropout");
   s.field("resume", &RunSection::resume,
-          "auto: from the run's own newest valid checkpoint; never; or the path of a checkpoint")
+          "auto: from the run's own newest valid checkpoint; never; or the path of a checkpoint (or "
+          "run folder) where the run begins: its own newer ones win on every later start")
       .not_empty();
+  s.field("resume_data", &RunSection::resume_data,
+          "continue: the data goes on where the checkpoint was; restart: from its beginning, with "
+          "weights, optimizer and step kept (for other shards or sources)");
+  s.field("stop_grace_s", &RunSection::stop_grace_s,
+          "Seconds from a signal that stops the run until its state has to be on disk: a step that "
+          "is not done by then is given up, and the state before it saved by each rank alone")
+      .more_than(0);
 }
 
 bool RunConfig::computes_in_fp16() const {

@@ -1,8 +1,11 @@
 // The whole configuration of `floe train`.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "floe/checkpoint/checkpoint_config.h"
@@ -17,12 +20,25 @@
 namespace floe::train {
 
 struct RunSection {
+  // Where the data of a resumed run goes on.
+  enum class ResumeData {
+    keep,     // where the checkpoint was
+    restart,  // from its beginning
+  };
+
   std::string name = "run", dir = "runs";
   std::uint64_t seed = 0;
-  std::string resume = "auto";  // auto, never, or the path of a checkpoint
+  std::string resume = "auto";  // auto, never, or the path of a checkpoint to begin from
+  ResumeData resume_data = ResumeData::keep;
+  double stop_grace_s = 25;  // from a signal that stops the run until its state is on disk
 
   std::string folder() const { return dir + "/" + name; }
 };
+inline auto enum_names(RunSection::ResumeData) {
+  using enum RunSection::ResumeData;
+  return std::to_array<std::pair<std::string_view, RunSection::ResumeData>>(
+      {{"continue", keep}, {"restart", restart}});
+}
 void describe(config::Schema<RunSection>& s);
 
 struct RunConfig {
