@@ -244,6 +244,66 @@ TEST(Loader, ResampledShardsWithoutSamplesAreAnError) {
   EXPECT_THROW(loader.next(), DataError);
 }
 
+std::string error_of(const DataConfig& config) {
+  Loader loader(config, context());
+  try {
+    for (int i = 0; i < 50; ++i) loader.next();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Loader, ResampledTinyShardsFillTheBufferByReadingOn) {
+  for (const int count : {1, 3, 200}) {
+    const auto shards = laion_shards(count, 1);
+    DataConfig config = laion_config(shards->pattern(), 2);
+    config.resampled = true;  // and the usual buffer, which gives nothing before it holds 1000
+    EXPECT_EQ(error_of(config), "no error") << count;
+  }
+}
+
+TEST(Loader, ResampledShardsWithFewUsableSamplesAreUsed) {
+  Shards shards;
+  for (int i = 0; i < 30; ++i) shards.add(tar_of({{"x.txt", "no picture"}}));
+  shards.add(laion_shard(30, 1));
+  DataConfig config = laion_config(shards.pattern(), 1);
+  config.resampled = true;
+  EXPECT_EQ(error_of(config), "no error");
+}
+
+TEST(Loader, WithoutUsableSamplesTheReasonIsNamed) {
+  for (const bool resampled : {false, true}) {
+    Shards shards;
+    for (int i = 0; i < 3; ++i)
+      shards.add(tar_of({{"x" + std::to_string(i) + ".txt", "no picture"}}));
+    DataConfig config = laion_config(shards.pattern(), 2);
+    config.resampled = resampled;
+    const std::string error = error_of(config);
+    EXPECT_NE(error.find("no_caption_or_image"), std::string::npos) << error;
+    EXPECT_NE(error.find("a pair needs the members KEY.txt and KEY.jpg"), std::string::npos)
+        << error;
+    EXPECT_EQ(error.find("make batches smaller"), std::string::npos) << error;
+
+    Shards empty;
+    empty.add(tar_of({}));
+    config.laion->shards = empty.pattern();
+    EXPECT_NE(error_of(config).find("Are they empty"), std::string::npos) << error_of(config);
+  }
+}
+
+TEST(Loader, OneFileOfPreparedBatchesIsNotForSeveralRanks) {
+  DataConfig config;
+  config.batches = std::string(std::getenv("FLOE_SOURCE_DIR")) +
+                   "/tests/goldens/models/opt_x1-train/batches.safetensors";
+  try {
+    Loader(config, context(0, 2));
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("{rank}"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Loader, TooFewShardsForTheStreamsIsAnError) {
   const auto shards = laion_shards(3, 2);
   DataConfig config = laion_config(shards->pattern(), 1);

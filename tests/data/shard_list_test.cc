@@ -101,6 +101,45 @@ TEST_F(ShardList, ListInAFile) {
   EXPECT_NE(error_of("@" + at("none.txt")).find("none.txt"), std::string::npos);
 }
 
+TEST_F(ShardList, NamesInAListAreLookedForBesideIt) {
+  fs::create_directory(folder_ / "sub");
+  touch("sub/x.tar", "");
+  touch("sub/list.txt", "x.tar\n");
+  EXPECT_EQ(expand_shards("@" + at("sub/list.txt")), (Strings{at("sub/x.tar")}));
+}
+
+TEST_F(ShardList, PartsAreResolvedBesideTheFileThatNamesThem) {
+  const std::string yaml = at("a.yaml");
+  EXPECT_EQ(resolve_shards("{00..02}.tar", yaml), at("{00..02}.tar"));
+  EXPECT_EQ(resolve_shards("0*.tar::./01.tar::pipe:cat {a,b}::s3://b/{0..1}.tar::/x/y.tar", yaml),
+            at("0*.tar") + "::" + at("01.tar") + "::pipe:cat {a,b}::s3://b/{0..1}.tar::/x/y.tar");
+  touch("list.txt", "x.tar\n");
+  EXPECT_EQ(resolve_shards("@list.txt", yaml), "@" + at("list.txt"));
+  // On the command line it is the working directory alone.
+  EXPECT_EQ(resolve_shards("{00..02}.tar", ""), "{00..02}.tar");
+  const auto before = fs::current_path();
+  fs::create_directory(folder_ / "here");
+  touch("here/only.tar", "");
+  fs::current_path(folder_ / "here");
+  EXPECT_EQ(resolve_shards("only.tar", yaml), at("here/only.tar"));
+  EXPECT_EQ(resolve_shards("only.tar", ""), at("here/only.tar"));
+  touch("only.tar", "");
+  EXPECT_EQ(resolve_shards("only.tar", yaml), at("only.tar"));  // beside the file comes first
+  fs::current_path(before);
+  EXPECT_EQ(unfound_part("no/{0..3}.tar::/x.tar"), "no/{0..3}.tar");
+  EXPECT_EQ(unfound_part("no.tar::/x.tar"), std::nullopt);
+  EXPECT_EQ(unfound_part("no.tar"), "no.tar");
+}
+
+TEST_F(ShardList, AFolderWithOddCharactersIsNoPattern) {
+  fs::create_directory(folder_ / "{a,b}[1]");
+  touch("{a,b}[1]/0.tar", "");
+  touch("{a,b}[1]/1.tar", "");
+  const std::string resolved = resolve_shards("{0..1}.tar", at("{a,b}[1]/a.yaml"));
+  EXPECT_EQ(expand_shards(resolved), (Strings{at("{a,b}[1]/0.tar"), at("{a,b}[1]/1.tar")}))
+      << resolved;
+}
+
 TEST_F(ShardList, ErrorsSayWhatIsThere) {
   EXPECT_NE(error_of(at("{04..09}.tar")).find("4 files, such as '0"), std::string::npos)
       << error_of(at("{04..09}.tar"));

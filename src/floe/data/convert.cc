@@ -10,6 +10,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/sha256.h"
+#include "floe/core/utf8.h"
 #include "floe/data/convert_journal.h"
 #include "floe/data/convert_zip.h"
 #include "floe/data/task_pool.h"
@@ -26,7 +27,7 @@ std::string settings_of(const ConvertOptions& options) {
   const std::string zips = join(options.zips, "\n");
   return nlohmann::json{{"zips", sha256_hex(std::as_bytes(std::span(zips)))},
                         {"num_zips", options.zips.size()},
-                        {"images", options.images},
+                        {"images", bytes_to_text(options.images)},
                         {"files_per_shard", options.files_per_shard},
                         {"documents_per_shard", options.documents_per_shard},
                         {"bytes_per_shard", options.bytes_per_shard}}

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "floe/core/hash.h"
+#include "floe/core/plural.h"
 #include "floe/core/str.h"
 
 namespace floe::data {
@@ -29,8 +30,10 @@ SampleRef by_shard(const StreamPosition& position, SampleRef sample) {
 std::string EpochRest::text() const {
   const auto begun = std::count_if(parts.begin(), parts.end(),
                                    [](const ShardPart& part) { return part.member > 0; });
-  return str(parts.size(), " shards, ", begun, " of them from where reading stopped, and ",
-             samples.size(), " samples of shuffle buffers");
+  const auto num = [](const auto& items) { return static_cast<std::int64_t>(items.size()); };
+  return str(counted(num(parts), "shard"),
+             begun ? str(", ", begun, " of them from where reading stopped,") : "", " and ",
+             counted(num(samples), "sample"), " of shuffle buffers");
 }
 
 EpochRest rest_of(std::span<const StreamState> streams) {

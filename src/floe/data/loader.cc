@@ -34,6 +34,19 @@ nlohmann::json LoaderState::save() const {
   return saved;
 }
 
+OtherData::OtherData(const std::string& key, const std::string& before, const std::string& now)
+    : ConfigError(
+          str(key, " was ", before, " when the checkpoint was made and is ", now,
+              " now; set it back, or set run.resume_data=restart to begin the data anew with "
+              "weights, optimizer and step kept")) {}
+
+std::string report_of(const std::vector<std::pair<std::string, Counts>>& counts) {
+  std::vector<std::string> lines;
+  for (const auto& [name, each] : counts)
+    if (each.samples || each.shards) lines.push_back(str(name, ": ", each.text()));
+  return join(lines, "\n");
+}
+
 Loader::Loader(const DataConfig& config, LoaderContext context)
     : Loader(config, std::move(context), {}) {}
 
@@ -46,6 +59,7 @@ Loader::Loader(const DataConfig& config, LoaderContext context,
   LoaderParts parts = make_sources({config, context_, transform_, pool_, changed}, saved);
   steps_per_epoch_ = parts.steps_per_epoch;
   fingerprint_ = parts.fingerprint;
+  digest_ = parts.digest;
   next_epoch_ = parts.epoch;
   next_index_ = parts.index;
   sources_ = std::move(parts.sources);
@@ -170,7 +184,11 @@ Step Loader::next() {
   }
   advance();
   if (making->step.ends_epoch && context_.rank == 0)
-    log::info("data: epoch ", making->step.epoch, " is over. ", report());
+    log::info("data: epoch ", making->step.epoch, " is over",
+              report().empty()     ? ""
+              : context_.world > 1 ? ". Of rank 0: "
+                                   : ". ",
+              report());
   return std::move(making->step);
 }
 
@@ -187,12 +205,7 @@ std::vector<std::pair<std::string, Counts>> Loader::counts() const {
   return counts;
 }
 
-std::string Loader::report() const {
-  std::vector<std::string> lines;
-  for (const auto& [name, counts] : counts())
-    if (counts.samples) lines.push_back(str(name, ": ", counts.text()));
-  return join(lines, "\n");
-}
+std::string Loader::report() const { return report_of(counts()); }
 
 std::vector<SourceUsage> Loader::usage() const {
   std::vector<SourceUsage> usage;

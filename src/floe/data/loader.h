@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "floe/core/error.h"
 #include "floe/data/data_config.h"
 #include "floe/data/loader_batch.h"
 #include "floe/data/loader_source.h"
@@ -30,6 +31,18 @@
 #include "floe/token/tokenizer.h"
 
 namespace floe::data {
+
+// What the data is called in the configuration, for messages.
+struct DataKeys {
+  std::string laion = "data.laion.shards", mmc4 = "data.mmc4.shards", text = "data.text.files",
+              batches = "data.batches";
+};
+
+// A saved state belongs to other data than the configuration names: `key` was `before` and is `now`.
+class OtherData : public ConfigError {
+ public:
+  OtherData(const std::string& key, const std::string& before, const std::string& now);
+};
 
 // What the configuration does not say.
 struct LoaderContext {
@@ -40,6 +53,7 @@ struct LoaderContext {
   token::FlamingoTokens tokens;  // of laion and mmc4
   image::TransformOptions transform;
   AllocateImages allocate = images_on_heap();
+  DataKeys keys;
 };
 
 // Where a rank's loader stands between two steps. Cheap to take and to keep.
@@ -54,6 +68,9 @@ class LoaderState {
   std::vector<std::shared_ptr<const SourceState>> sources_;
 };
 
+// "laion: 100 samples read, 97 used; …", a line per source that has read something.
+std::string report_of(const std::vector<std::pair<std::string, Counts>>& counts);
+
 // Threads: one caller at a time.
 class Loader {
  public:
@@ -62,7 +79,8 @@ class Loader {
   // Goes on where a run was saved; `saved` has the states of all its ranks, in order. With the same
   // numbers of ranks and workers the next step is exactly the one that would have followed.
   // Otherwise the rest of the epoch is dealt anew (epoch_rest.h) and the log says so.
-  // Throws DataError when the states are damaged or belong to other data.
+  // Throws OtherData when the states are of other sources, shards, rules or seed, DataError when they are
+  // damaged. Threads, sizes of batches and lengths of epochs may differ.
   Loader(const DataConfig& config, LoaderContext context, std::span<const nlohmann::json> saved);
   // Tells what was damaged. May wait for a pipe that is being read.
   ~Loader();
@@ -74,14 +92,19 @@ class Loader {
   Step next();
   // Behind the last step that next() gave.
   LoaderState state() const;
+  // Epochs that are over, and steps of the one after them that are given.
+  std::int64_t epoch() const { return state().epoch_; }
+  std::int64_t index() const { return state().index_; }
 
   std::optional<std::int64_t> steps_per_epoch() const { return steps_per_epoch_; }
   // Of what has to be the same on all ranks and is read from a file of each: the number of prepared steps
   // and their sources. 0 for other data.
   std::uint64_t fingerprint() const { return fingerprint_; }
+  // Of the contents of this rank's prepared batches (the first and the last); 0 for other data.
+  std::uint64_t digest() const { return digest_; }
   // What became of the samples up to the last step, by source.
   std::vector<std::pair<std::string, Counts>> counts() const;
-  // In words, a line per source.
+  // In words, a line per source; of this rank.
   std::string report() const;
   std::vector<SourceUsage> usage() const;
 
@@ -95,7 +118,7 @@ class Loader {
   LoaderContext context_;
   image::Transform transform_;
   std::optional<std::int64_t> steps_per_epoch_;
-  std::uint64_t fingerprint_ = 0;
+  std::uint64_t fingerprint_ = 0, digest_ = 0;
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<Source>> sources_;
   TaskPool pool_;

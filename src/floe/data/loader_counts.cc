@@ -3,7 +3,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "floe/core/plural.h"
 #include "floe/core/str.h"
+#include "floe/data/reasons.h"
 #include "floe/data/stream_codec.h"
 
 namespace floe::data {
@@ -52,12 +54,39 @@ std::string Counts::text() const {
     }
     return all ? str(all, " (", join(reasons), ")") : std::string("none");
   };
-  std::string text = str(samples, " samples read, ", kept,
+  std::string text = str(counted(samples, "sample"), " read, ", kept,
                          " used; left out by the rules: ", part(false), "; damaged: ", part(true));
   if (left_over) text += str("; ", left_over, " left over at ends of passes");
   if (bad_shards)
-    text += str("; ", bad_shards, " of ", shards, " shards could not be read to their end");
+    text += str("; ", bad_shards, " of ", counted(shards, "shard"), " could not be read to ",
+                bad_shards == 1 ? "its" : "their", " end");
   return text;
+}
+
+std::string why_unused(const Counts& counts, std::string_view source) {
+  if (counts.samples == 0)
+    return counts.bad_shards
+               ? str("Mend them, or name others. So far: ", counts.text())
+               : str("Are they empty, or of another kind than data.", source, " reads?");
+  std::string_view most;
+  for (const auto& [reason, count] : counts.dropped)
+    if (most.empty() || count > counts.dropped.find(most)->second) most = reason;
+  std::string advice = "see docs/data.md for what a sample needs";
+  if (most == reason::kNoCaptionOrImage)
+    advice =
+        "a pair needs the members KEY.txt and KEY.jpg (or .png, .jpeg); are these shards of "
+        "another source?";
+  else if (most == reason::kNoDocument)
+    advice = "a document needs the member KEY.json; are these shards of another source?";
+  else if (most == reason::kNoImage)
+    advice = "lower data.mmc4.text_sim_threshold, or add pictures to the documents (floe convert)";
+  else if (most == reason::kFewImages)
+    advice = "lower data.mmc4.min_images, or raise data.mmc4.max_tokens";
+  else if (most == "empty_text")
+    advice = "the documents have no text in them";
+  else if (is_damage(most))
+    advice = "mend the data; floe inspect shows each sample";
+  return str("So far: ", counts.text(), ". Most often it is ", most, ": ", advice);
 }
 
 nlohmann::json Counts::save() const {

@@ -23,8 +23,8 @@ struct Counts {
   std::int64_t samples = 0;    // read and looked at
   std::int64_t kept = 0;       // in batches, or in one that is being filled
   std::int64_t left_over = 0;  // kept, but too few for a batch at the end of a pass
-  std::map<std::string, std::int64_t> dropped;  // by reason
-  std::int64_t shards = 0, bad_shards = 0;      // opened; of these not readable to their end
+  std::map<std::string, std::int64_t, std::less<>> dropped;  // by reason
+  std::int64_t shards = 0, bad_shards = 0;  // opened; of these not readable to their end
 
   std::int64_t num_damaged() const;  // samples
   Counts& operator+=(const Counts& other);
@@ -36,6 +36,10 @@ struct Counts {
   nlohmann::json save() const;
   static Counts load(const nlohmann::json& saved);
 };
+
+// When nothing of a source could be used: what was left out and why, and what to do about it.
+// "12 samples read, 0 used; …: documents need a member KEY.json; is this data of another source?"
+std::string why_unused(const Counts& counts, std::string_view source);
 
 // Whether so many of all are more than the share `most`, beyond chance: by four standard deviations,
 // and at least 5; with `most` 0 one is too many.

@@ -1,11 +1,13 @@
 #include "floe/data/loader_setup.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
+#include "floe/core/plural.h"
 #include "floe/data/epoch_rest.h"
 #include "floe/data/prepared_batches.h"
 #include "floe/data/source_plan.h"
@@ -20,17 +22,31 @@ using nlohmann::json;
 constexpr std::int64_t kQueueBytes = 256 * kMiB;
 constexpr std::int64_t kQueuedOfThread = 4, kQueuedDocuments = 32;
 
+std::int64_t num_of(const auto& items) { return static_cast<std::int64_t>(items.size()); }
+
+// Shards can be weighed by naming them twice, but that is seldom meant.
+void warn_of_repeats(const SourcePlan& plan) {
+  std::vector<std::string> names = plan.shards;
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end())
+    log::warn(plan.shards_key, " names '", *twice,
+              "' more than once, so its samples come more often than others");
+}
+
 // Every stream must have a shard of its own.
 std::vector<SourcePlan> plans_of(const LoaderSetup& setup) {
   const DataConfig& config = setup.config;
   std::vector<SourcePlan> plans = source_plans(config, setup.context, setup.transform);
   const std::int64_t streams = setup.context.world * config.workers;
-  for (const SourcePlan& plan : plans)
+  for (const SourcePlan& plan : plans) {
+    if (setup.context.rank == 0) warn_of_repeats(plan);
     require<ConfigError>(
         config.resampled || static_cast<std::int64_t>(plan.shards.size()) >= streams,
-        plan.shards_key, " names ", plan.shards.size(), " shards, too few for ",
-        setup.context.world, " ranks with ", config.workers,
-        " workers each; give more, lower data.workers, or set data.resampled");
+        plan.shards_key, " names ", counted(num_of(plan.shards), "shard"), ", too few for ",
+        counted(setup.context.world, "rank"), " with ", counted(config.workers, "worker"),
+        " each; give more, lower data.workers, or set data.resampled");
+  }
   return plans;
 }
 
@@ -42,33 +58,56 @@ struct Deal {
   std::uint64_t seed = 0;
   Rules rules = Rules::openflamingo;
   bool resampled = false;
-  std::uint64_t num_shards = 0, digest = 0;
+  std::uint64_t num_shards = 0;
+  // Of the shards' names. One is enough to know them again: absolute names, and those seen from the
+  // working directory (also with ./ in front), by which a folder that was moved keeps its data.
+  std::vector<std::uint64_t> digests;
+  std::string shards;  // as the configuration names them; empty: it was not kept
   std::int64_t per_batch = 0;
 
-  // Streams that were dealt the same way can go on as they are.
-  bool deals_like(const Deal& o) const {
-    return world == o.world && workers == o.workers && resampled == o.resampled && rules == o.rules;
+  bool has_shards_of(const Deal& o) const {
+    return num_shards == o.num_shards &&
+           std::find_first_of(digests.begin(), digests.end(), o.digests.begin(), o.digests.end()) !=
+               digests.end();
   }
+  // Streams that were dealt the same way can go on as they are.
+  bool deals_like(const Deal& o) const { return world == o.world && workers == o.workers; }
 };
 
+const char* name_of(Rules rules) {
+  return rules == Rules::corrected ? "corrected" : "openflamingo";
+}
+
+// The digests of Deal.
+std::vector<std::uint64_t> digests_of(const std::vector<std::string>& shards) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  const fs::path here = fs::current_path(failed);
+  Hash64 as_given, absolute, relative, dotted;
+  for (const std::string& shard : shards) {
+    as_given.add(shard);
+    const bool is_file = !shard.starts_with("pipe:") && !failed;
+    const fs::path whole = is_file ? (here / shard).lexically_normal() : fs::path(shard);
+    absolute.add(whole.string());
+    const std::string seen = is_file ? whole.lexically_relative(here).string() : shard;
+    relative.add(seen);
+    dotted.add(is_file ? "./" + seen : shard);
+  }
+  return {as_given.value(), absolute.value(), relative.value(), dotted.value()};
+}
+
 Deal deal_of(const SourcePlan& plan, const LoaderSetup& setup) {
-  Hash64 digest;
-  for (const std::string& shard : plan.shards) digest.add(shard);
-  return {setup.context.rank, setup.context.world, setup.config.workers,
-          setup.context.seed, setup.config.rules,  setup.config.resampled,
-          plan.shards.size(), digest.value(),      plan.per_batch};
+  return {setup.context.rank, setup.context.world,    setup.config.workers, setup.context.seed,
+          setup.config.rules, setup.config.resampled, plan.shards.size(),   digests_of(plan.shards),
+          plan.shards_text,   plan.per_batch};
 }
 
 json save(const Deal& deal, SourceId id) {
-  return {{"source", name_of(id)},
-          {"rank", deal.rank},
-          {"world", deal.world},
-          {"workers", deal.workers},
-          {"seed", deal.seed},
-          {"rules", deal.rules == Rules::corrected ? "corrected" : "openflamingo"},
-          {"resampled", deal.resampled},
-          {"num_shards", deal.num_shards},
-          {"digest", deal.digest},
+  return {{"source", name_of(id)},       {"rank", deal.rank},
+          {"world", deal.world},         {"workers", deal.workers},
+          {"seed", deal.seed},           {"rules", name_of(deal.rules)},
+          {"resampled", deal.resampled}, {"num_shards", deal.num_shards},
+          {"digests", deal.digests},     {"shards", deal.shards},
           {"per_batch", deal.per_batch}};
 }
 
@@ -82,7 +121,17 @@ Deal load_deal(const json& saved) {
       get<std::string>(saved, "rules") == "corrected" ? Rules::corrected : Rules::openflamingo;
   deal.resampled = get<bool>(saved, "resampled");
   deal.num_shards = get<std::uint64_t>(saved, "num_shards");
-  deal.digest = get<std::uint64_t>(saved, "digest");
+  if (saved.contains("digest")) {  // of the names as they were written
+    deal.digests = {get<std::uint64_t>(saved, "digest")};
+  } else {
+    const json digests = get<json>(saved, "digests");
+    require<DataError>(digests.is_array(), "loader state: 'digests' is no list");
+    for (const json& digest : digests) {
+      require<DataError>(digest.is_number_unsigned(), "loader state: 'digests' has no numbers");
+      deal.digests.push_back(digest.get<std::uint64_t>());
+    }
+    deal.shards = get<std::string>(saved, "shards");
+  }
   deal.per_batch = get<std::int64_t>(saved, "per_batch");
   return deal;
 }
@@ -117,21 +166,31 @@ struct SavedRun {
   std::vector<SavedSource> sources;  // as the plans
 };
 
+std::string shards_text(const Deal& deal) {
+  return str(deal.shards.empty() ? "" : str("'", deal.shards, "', "),
+             counted(static_cast<std::int64_t>(deal.num_shards), "shard"));
+}
+
+// Throws OtherData with the first thing by which the data was another.
+void require_same(const Deal& before, const Deal& now, const SourcePlan& plan) {
+  const auto check = [](const char* key, const auto& was, const auto& is) {
+    if (str(was) != str(is)) throw OtherData(key, str(was), str(is));
+  };
+  if (!before.has_shards_of(now))
+    throw OtherData(plan.shards_key, shards_text(before), shards_text(now));
+  check("data.rules", name_of(before.rules), name_of(now.rules));
+  check("data.resampled", before.resampled ? "true" : "false", now.resampled ? "true" : "false");
+  check("run.seed", before.seed, now.seed);
+}
+
 SavedSource load_source(std::span<const json> saved, std::size_t number, const SourcePlan& plan,
                         const ShuffleConfig& shuffle, const Deal& ours) {
   SavedSource source;
   for (std::size_t rank = 0; rank < saved.size(); ++rank) {
     const json all = get<json>(saved[rank], "sources");
-    require<DataError>(all.is_array() && number < all.size() &&
-                           get<std::string>(all[number], "source") == name_of(plan.id),
-                       "loader state: it has other sources than data.", name_of(plan.id),
-                       "; resume with the data of the checkpoint, or set run.resume=never");
     const json& own = all[number];
     const Deal& deal = source.deals.emplace_back(load_deal(own));
-    require<DataError>(deal.num_shards == ours.num_shards && deal.digest == ours.digest,
-                       "loader state: ", plan.shards_key, " names other shards (", ours.num_shards,
-                       ") than the checkpoint was made with (", deal.num_shards,
-                       "); resume with those, or set run.resume=never");
+    require_same(deal, ours, plan);
     require<DataError>(deal.rank == static_cast<std::int64_t>(rank) &&
                            deal.world == static_cast<std::int64_t>(saved.size()),
                        "loader state: the state of rank ", deal.rank, " of ", deal.world,
@@ -158,6 +217,11 @@ SavedRun load_run(std::span<const json> saved, const std::vector<SourcePlan>& pl
                            get<std::int64_t>(rank, "epoch") == run.epoch &&
                            get<std::int64_t>(rank, "index") == run.index,
                        "loader state: the ranks' states are not of one step");
+  std::vector<std::string> names;
+  for (const SourcePlan& plan : plans) names.emplace_back(name_of(plan.id));
+  for (const json& rank : saved)
+    if (const std::string before = sources_text(get<json>(rank, "sources")); before != join(names))
+      throw OtherData("data", before, join(names));
   for (std::size_t i = 0; i < plans.size(); ++i)
     run.sources.push_back(
         load_source(saved, i, plans[i], setup.config.shuffle, deal_of(plans[i], setup)));
@@ -218,11 +282,15 @@ Beginning dealt_anew(const SavedRun& run, const std::vector<SourcePlan>& plans,
                                  : deal(rest, own, number, setup.context.world * workers,
                                         beginning.index / workers));
     }
-    log::info("data.", name_of(plans[i].id), ": saved by ", before.world, " ranks with ",
-              before.workers, " workers, resumed by ", setup.context.world, " with ", workers,
+    log::info("data.", name_of(plans[i].id), ": saved by ", counted(before.world, "rank"), " with ",
+              counted(before.workers, "worker"), ", resumed by ",
+              counted(setup.context.world, "rank"), " with ", counted(workers, "worker"),
+              before.per_batch == plans[i].per_batch
+                  ? std::string()
+                  : str(" and batches of ", plans[i].per_batch, " instead of ", before.per_batch),
               is_fresh ? std::string(": a new epoch begins, dealt to them")
-                       : str(": of epoch ", run.epoch, " ", rest.text(),
-                             " are dealt anew; nothing is lost or repeated"));
+                       : str(": what is left of epoch ", run.epoch, " (", rest.text(),
+                             ") is dealt anew; nothing is lost or repeated"));
   }
   return beginning;
 }
@@ -231,9 +299,16 @@ Beginning where_saved(std::span<const json> saved, const std::vector<SourcePlan>
                       const std::vector<std::vector<StreamSetup>>& setups,
                       std::optional<std::int64_t> steps_per_epoch, const LoaderSetup& setup) {
   SavedRun run = load_run(saved, plans, setup);
-  for (std::size_t i = 0; i < plans.size(); ++i)
-    if (!run.sources[i].deals.front().deals_like(deal_of(plans[i], setup)))
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const Deal& before = run.sources[i].deals.front();
+    // Streams count an epoch in batches, so with others they have to begin anew inside of it.
+    const bool counts_alike = !steps_per_epoch || before.per_batch == plans[i].per_batch;
+    if (!counts_alike || !before.deals_like(deal_of(plans[i], setup)))
       return dealt_anew(run, plans, setups, steps_per_epoch, setup);
+    if (before.per_batch != plans[i].per_batch)
+      log::info("data.", name_of(plans[i].id), ": batches of ", plans[i].per_batch, " instead of ",
+                before.per_batch, " from here on; the samples go on where they were");
+  }
   Beginning beginning{run.epoch, run.index, {}};
   for (SavedSource& source : run.sources)
     beginning.streams.push_back(
@@ -242,6 +317,13 @@ Beginning where_saved(std::span<const json> saved, const std::vector<SourcePlan>
 }
 
 }  // namespace
+
+std::string sources_text(const json& sources) {
+  require<DataError>(sources.is_array(), "loader state: 'sources' is no list");
+  std::vector<std::string> names;
+  for (const json& source : sources) names.push_back(get<std::string>(source, "source"));
+  return join(names);
+}
 
 LoaderParts make_sources(const LoaderSetup& setup, std::span<const json> saved) {
   const DataConfig& config = setup.config;

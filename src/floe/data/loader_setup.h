@@ -19,6 +19,7 @@ struct LoaderParts {
   std::vector<std::unique_ptr<Source>> sources;
   std::optional<std::int64_t> steps_per_epoch;
   std::uint64_t fingerprint = 0;      // see Loader::fingerprint
+  std::uint64_t digest = 0;           // see Loader::digest
   std::int64_t epoch = 0, index = 0;  // of the first step
 };
 
@@ -30,6 +31,9 @@ struct LoaderSetup {
   TaskPool& pool;
   std::function<void()> changed;
 };
+
+// "laion, mmc4": of a saved state.
+std::string sources_text(const nlohmann::json& sources);
 
 // `saved` is empty at the beginning. Throws ConfigError and DataError as the constructors of Loader.
 LoaderParts make_sources(const LoaderSetup& setup, std::span<const nlohmann::json> saved);

@@ -4,12 +4,13 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
-#include "floe/core/log.h"
+#include "floe/core/plural.h"
 #include "floe/data/stream_codec.h"
 #include "floe/io/safetensors.h"
 
@@ -21,14 +22,11 @@ using nlohmann::json;
 constexpr std::array kSources{SourceId::laion, SourceId::mmc4, SourceId::text};
 constexpr float kInt8Scale = 1.0F / 64;
 
-std::string with_rank(std::string path, const LoaderContext& context) {
-  const std::string place = "{rank}";
-  const std::size_t at = path.find(place);
-  if (at != std::string::npos) return path.replace(at, place.size(), str(context.rank));
-  if (context.world > 1)
-    log::warn("data.batches: '", path, "' has no {rank} in it, so all ", context.world,
-              " ranks read the same batches");
-  return path;
+constexpr std::string_view kRank = "{rank}";
+
+std::string with_rank(std::string path, std::int64_t rank) {
+  const std::size_t at = path.find(kRank);
+  return at == std::string::npos ? path : path.replace(at, kRank.size(), str(rank));
 }
 
 template <class T>
@@ -40,11 +38,15 @@ std::vector<T> read_as(const TensorSource& file, const TensorInfo& info) {
 
 class PreparedState : public SourceState {
  public:
-  PreparedState(std::int64_t steps, std::int64_t next) : steps_(steps), next_(next) {}
-  json save() const override { return {{"source", "batches"}, {"steps", steps_}, {"next", next_}}; }
+  PreparedState(std::int64_t steps, std::int64_t next, std::uint64_t digest)
+      : steps_(steps), next_(next), digest_(digest) {}
+  json save() const override {
+    return {{"source", "batches"}, {"steps", steps_}, {"next", next_}, {"digest", digest_}};
+  }
 
  private:
   std::int64_t steps_, next_;
+  std::uint64_t digest_;
 };
 
 class PreparedBatches : public Source {
@@ -54,6 +56,7 @@ class PreparedBatches : public Source {
     require<DataError>(num_steps_ > 0, "'", path_, "' has no prepared batches: there is no tensor ",
                        "named step0.laion.input_ids, step0.mmc4.input_ids or step0.text.input_ids");
     check_names();
+    digest_ = digest_of_ends();
   }
 
   std::int64_t num_steps() const { return num_steps_; }
@@ -65,6 +68,8 @@ class PreparedBatches : public Source {
     }
     return hash.value();
   }
+  // Of the first and the last step.
+  std::uint64_t digest() const { return digest_; }
   void set_next(std::int64_t next) { next_ = next; }
 
   std::optional<SourceStep> try_next() override {
@@ -73,11 +78,11 @@ class PreparedBatches : public Source {
       step.batches.push_back(batch_of(str("step", next_, ".", name_of(source), "."), source));
     next_ = (next_ + 1) % num_steps_;
     step.ends_epoch = next_ == 0;
-    step.after = std::make_shared<PreparedState>(num_steps_, next_);
+    step.after = std::make_shared<PreparedState>(num_steps_, next_, digest_);
     return step;
   }
   std::shared_ptr<const SourceState> initial_state() const override {
-    return std::make_shared<PreparedState>(num_steps_, next_);
+    return std::make_shared<PreparedState>(num_steps_, next_, digest_);
   }
 
  private:
@@ -186,37 +191,92 @@ class PreparedBatches : public Source {
     return pending;
   }
 
+  std::uint64_t digest_of_ends() const {
+    Hash64 hash;
+    hash.add(static_cast<std::uint64_t>(num_steps_));
+    for (const std::string& name : file_.names()) {
+      if (!name.starts_with("step0.") && !name.starts_with(str("step", num_steps_ - 1, ".")))
+        continue;
+      const TensorInfo& info = file_.get(name);
+      std::vector<char> bytes(static_cast<std::size_t>(info.numel()) * size_of(info.dtype));
+      file_.read(info, 0, info.numel(), std::as_writable_bytes(std::span(bytes)));
+      hash.add(name).add(std::string_view(bytes.data(), bytes.size()));
+    }
+    return hash.value();
+  }
+
   std::string path_;
   SafetensorsFile file_;
   std::int64_t num_steps_ = 0, next_ = 0;
+  std::uint64_t digest_ = 0;
 };
 
 }  // namespace
 
+bool has_prepared_batches(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return true;
+  const std::size_t at = path.find(kRank);
+  if (at == std::string::npos) return false;
+  // Whatever the rank: here may be files of some ranks only.
+  const std::size_t slash = path.rfind('/', at) + 1;  // 0 without one
+  const std::string folder = slash ? path.substr(0, slash) : "./";
+  const std::size_t end = path.find('/', at);  // of the name that has the rank in it
+  const std::string before = path.substr(slash, at - slash);
+  const std::string after = path.substr(
+      at + kRank.size(), end == std::string::npos ? std::string::npos : end - at - kRank.size());
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.size() > before.size() + after.size() && name.starts_with(before) &&
+        name.ends_with(after) &&
+        name.substr(before.size(), name.size() - before.size() - after.size())
+                .find_first_not_of("0123456789") == std::string::npos)
+      return true;
+  }
+  return false;
+}
+
+void require_file_per_rank(const std::string& path, const std::string& key,
+                           std::int64_t num_ranks) {
+  require<ConfigError>(
+      num_ranks == 1 || path.find(kRank) != std::string::npos, key, " is '", path,
+      "', the same batches for all ", num_ranks,
+      " ranks; give every rank a file of its own and write {rank} where their names "
+      "differ");
+  for (std::int64_t rank = 0; rank < num_ranks; ++rank)
+    require<ConfigError>(std::filesystem::exists(with_rank(path, rank)), key, ": there is no '",
+                         with_rank(path, rank), "' for rank ", rank, " of ", num_ranks,
+                         "; give every rank a file of its own");
+}
+
 LoaderParts make_prepared(const std::string& path, const LoaderSetup& setup,
                           std::span<const json> saved) {
   const LoaderContext& context = setup.context;
-  auto source = std::make_unique<PreparedBatches>(with_rank(path, context));
+  const std::string& key = context.keys.batches;
+  require_file_per_rank(path, key, context.world);
+  auto source = std::make_unique<PreparedBatches>(with_rank(path, context.rank));
   LoaderParts parts;
   parts.steps_per_epoch = source->num_steps();
   parts.fingerprint = source->fingerprint();
+  parts.digest = source->digest();
   if (!saved.empty()) {
     // Prepared batches have their ranks already, so with another number of them a rank that was not
     // there follows the first one.
-    const auto number =
-        std::min<std::size_t>(static_cast<std::size_t>(context.rank), saved.size() - 1);
-    const json sources = get<json>(saved[number], "sources");
-    require<DataError>(sources.is_array() && sources.size() == 1 &&
-                           get<std::string>(sources[0], "source") == "batches",
-                       "loader state: it is not of prepared batches; resume with the data of the ",
-                       "checkpoint, or set run.resume=never");
-    require<DataError>(get<std::int64_t>(sources[0], "steps") == source->num_steps(),
-                       "loader state: data.batches has ", source->num_steps(), " steps, but had ",
-                       get<std::int64_t>(sources[0], "steps"), " when it was saved");
+    const auto rank = static_cast<std::size_t>(context.rank);
+    const json& own = saved[std::min(rank, saved.size() - 1)];
+    const json sources = get<json>(own, "sources");
+    if (const std::string before = sources_text(sources); before != "batches")
+      throw OtherData("data", before, "batches");
+    const auto steps = get<std::int64_t>(sources[0], "steps");
+    if (steps != source->num_steps())
+      throw OtherData(key, counted(steps, "step"), counted(source->num_steps(), "step"));
+    if (rank < saved.size() && sources[0].contains("digest"))
+      if (get<std::uint64_t>(sources[0], "digest") != source->digest())
+        throw OtherData(key, "a file with other batches", str("'", path, "'"));
     const auto next = get<std::int64_t>(sources[0], "next");
     require<DataError>(next >= 0 && next < source->num_steps(), "loader state: it stands at step ",
                        next, " of ", source->num_steps());
-    parts.epoch = get<std::int64_t>(saved[number], "epoch");
+    parts.epoch = get<std::int64_t>(own, "epoch");
     parts.index = next;
     source->set_next(next);
   }

@@ -13,6 +13,11 @@
 
 namespace floe::data {
 
+// Whether any rank's file of that name is there.
+bool has_prepared_batches(const std::string& path);
+// Throws ConfigError, with the key, when several ranks would read the same file.
+void require_file_per_rank(const std::string& path, const std::string& key, std::int64_t num_ranks);
+
 LoaderParts make_prepared(const std::string& path, const LoaderSetup& setup,
                           std::span<const nlohmann::json> saved);
 

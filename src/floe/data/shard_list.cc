@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <sstream>
 
+#include "floe/config/input_paths.h"
 #include "floe/core/error.h"
+#include "floe/core/log.h"
 #include "floe/core/names.h"
 #include "floe/io/file.h"
 
@@ -18,10 +20,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMaxListBytes = std::int64_t{256} << 20;
 constexpr std::string_view kPipe = "pipe:", kS3 = "s3://";
 
-bool exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
+using config::exists;
 
 bool is_remote(std::string_view part) { return part.starts_with(kPipe) || part.starts_with(kS3); }
 
@@ -65,6 +64,58 @@ std::string what_is_there(const std::string& path) {
              "'");
 }
 
+bool is_wild(const std::string& name) { return name.find_first_of("*?[") != std::string::npos; }
+
+// Whether a local part names a file that is there.
+bool names_a_file(const std::string& part) {
+  if (exists(part)) return true;
+  for (const std::string& name : expand_braces(part))
+    if (exists(name) || (is_wild(name) && !glob_files(name).empty())) return true;
+  return false;
+}
+
+// A folder whose own characters mean nothing in a pattern.
+std::string quoted(const std::string& folder) {
+  std::string text;
+  for (const char c : folder)
+    if (c == '{' || c == '}' || c == ',' || c == '\\')
+      text += std::string("\\") + c;
+    else if (c == '*' || c == '?' || c == '[')
+      text += std::string("[") + c + "]";
+    else
+      text += c;
+  return text;
+}
+
+bool is_relative(std::string_view part) {
+  if (part.starts_with('@')) part.remove_prefix(1);
+  return !is_remote(part) && !part.starts_with('/');
+}
+
+std::string resolve_part(const std::string& part, const std::string& file) {
+  if (!is_relative(part)) return part;
+  if (part.starts_with('@')) return "@" + config::find_input(part.substr(1), file);
+  for (const std::string& folder : config::input_folders(file)) {
+    if (folder.find("::") != std::string::npos) continue;  // that would end a part
+    // A name that looks like a pattern comes before the pattern.
+    const std::string name = fs::path(folder + "/" + part).lexically_normal().string();
+    if (exists(name)) return name;
+    const std::string pattern = fs::path(quoted(folder) + "/" + part).lexically_normal().string();
+    if (names_a_file(pattern)) return pattern;
+  }
+  return part;
+}
+
+std::vector<std::string> parts_of(std::string_view text) {
+  std::vector<std::string> parts;
+  for (std::size_t start = 0; start <= text.size();) {
+    const std::size_t end = std::min(text.find("::", start), text.size());
+    parts.emplace_back(text.substr(start, end - start));
+    start = end + 2;
+  }
+  return parts;
+}
+
 void expand_local(const std::string& part, std::vector<std::string>& shards) {
   if (exists(part)) {  // a name that looks like a pattern
     shards.push_back(part);
@@ -73,13 +124,15 @@ void expand_local(const std::string& part, std::vector<std::string>& shards) {
   const std::size_t before = shards.size();
   const auto names = expand_braces(part);
   bool any = false;
+  std::vector<std::string> unmatched;
   for (const std::string& name : names) {
-    if (name.find_first_of("*?[") == std::string::npos || exists(name)) {
+    if (!is_wild(name) || exists(name)) {
       any = any || exists(name);
       shards.push_back(name);
     } else {
       const auto files = glob_files(name);
       any = any || !files.empty();
+      if (files.empty()) unmatched.push_back(name);
       shards.insert(shards.end(), files.begin(), files.end());
     }
   }
@@ -87,6 +140,9 @@ void expand_local(const std::string& part, std::vector<std::string>& shards) {
   require<ConfigError>(any || !is_pattern, "no shard matches '", part, "': ",
                        what_is_there(shards.size() > before ? shards[before] : names.front()),
                        "; mend the path of the shards");
+  if (!unmatched.empty() && names.size() > 1)
+    log::warn("data: of '", part, "' no file matches '", unmatched.front(), "'",
+              unmatched.size() > 1 ? str(" and ", unmatched.size() - 1, " more") : "");
 }
 
 void expand_part(const std::string& part, std::vector<std::string>& shards, bool may_be_list) {
@@ -94,7 +150,9 @@ void expand_part(const std::string& part, std::vector<std::string>& shards, bool
     std::istringstream lines(read_text(part.substr(1), kMaxListBytes));
     for (std::string line; std::getline(lines, line);) {
       if (line.ends_with('\r')) line.pop_back();
-      if (!line.empty() && !line.starts_with('#')) expand_part(line, shards, false);
+      if (!line.empty() && !line.starts_with('#'))
+        expand_part(line.starts_with('@') ? line : resolve_part(line, part.substr(1)), shards,
+                    false);
     }
   } else if (part.starts_with(kPipe)) {
     for (auto& command : expand_braces(part)) shards.push_back(std::move(command));
@@ -110,9 +168,7 @@ void expand_part(const std::string& part, std::vector<std::string>& shards, bool
 
 std::vector<std::string> expand_shards(std::string_view text) {
   std::vector<std::string> shards;
-  for (std::size_t start = 0; start <= text.size();) {
-    const std::size_t end = std::min(text.find("::", start), text.size());
-    const std::string part(text.substr(start, end - start));
+  for (const std::string& part : parts_of(text)) {
     require<ConfigError>(!part.empty(), "the list of shards '", text.substr(0, 200),
                          "' has an empty part; write PATH::PATH");
     try {
@@ -120,7 +176,6 @@ std::vector<std::string> expand_shards(std::string_view text) {
     } catch (const DataError& error) {
       throw ConfigError(str("the list of shards '", part, "' cannot be read: ", error.what()));
     }
-    start = end + 2;
   }
   require<ConfigError>(!shards.empty(), "the list of shards '", text.substr(0, 200),
                        "' has no shard in it");
@@ -133,6 +188,21 @@ std::vector<std::string> expand_shards(std::string_view text) {
                            : str("none of the ", shards.size(), " shards exists, such as '"),
                        shards.front(), "': ", any ? "" : what_is_there(shards.front()));
   return shards;
+}
+
+std::string resolve_shards(std::string_view text, const std::string& file) {
+  std::vector<std::string> parts;
+  for (const std::string& part : parts_of(text)) parts.push_back(resolve_part(part, file));
+  return join(parts, "::");
+}
+
+std::optional<std::string> unfound_part(std::string_view text) {
+  const std::vector<std::string> parts = parts_of(text);
+  const auto unfound = [](const std::string& part) { return !part.empty() && is_relative(part); };
+  const bool all = std::all_of(parts.begin(), parts.end(), unfound);
+  for (const std::string& part : parts)
+    if (unfound(part) && (all || part.find_first_of("@{*?[") != std::string::npos)) return part;
+  return std::nullopt;
 }
 
 }  // namespace floe::data

@@ -9,13 +9,14 @@
 namespace floe::data {
 namespace {
 
-// An error names the key that it is about.
-std::vector<std::string> shards_of(const std::string& text, const std::string& key) {
+SourcePlan plan_of(SourceId id, const std::string& key, const std::string& text) {
+  SourcePlan plan{id, key, text};
   try {
-    return expand_shards(text);
-  } catch (const ConfigError& error) {
+    plan.shards = expand_shards(text);
+  } catch (const ConfigError& error) {  // it names the key that it is about
     throw ConfigError(str(key, ": ", error.what()));
   }
+  return plan;
 }
 
 }  // namespace
@@ -27,8 +28,8 @@ std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderConte
   if (config.laion || config.mmc4 || config.text)
     require<ConfigError>(context.tokenizer, "data: there is no tokenizer to read samples with");
   if (const auto& laion = config.laion) {
-    SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::laion, "data.laion.shards"});
-    plan.shards = shards_of(laion->shards, plan.shards_key);
+    SourcePlan& plan =
+        plans.emplace_back(plan_of(SourceId::laion, context.keys.laion, laion->shards));
     plan.rule.samples = plan.per_batch = laion->batch_size;
     plan.image_slots = 1;
     plan.rule.flips = corrected ? BatchRule::Flips::of_sample : BatchRule::Flips::of_batch;
@@ -37,8 +38,7 @@ std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderConte
                                               LaionSettings{.rules = config.rules});
   }
   if (const auto& mmc4 = config.mmc4) {
-    SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::mmc4, "data.mmc4.shards"});
-    plan.shards = shards_of(mmc4->shards, plan.shards_key);
+    SourcePlan& plan = plans.emplace_back(plan_of(SourceId::mmc4, context.keys.mmc4, mmc4->shards));
     plan.rule.samples = plan.per_batch = mmc4->batch_size;
     plan.image_slots = mmc4->max_images;
     plan.rule.flips = BatchRule::Flips::of_sample;
@@ -49,8 +49,7 @@ std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderConte
                      mmc4->max_tokens});
   }
   if (const auto& text = config.text) {
-    SourcePlan& plan = plans.emplace_back(SourcePlan{SourceId::text, "data.text.files"});
-    plan.shards = shards_of(text->files, plan.shards_key);
+    SourcePlan& plan = plans.emplace_back(plan_of(SourceId::text, context.keys.text, text->files));
     plan.rule.tokens = plan.per_batch = text->tokens;
     plan.samples_per_epoch = text->num_tokens;
     plan.maker = std::make_shared<TextMaker>(*context.tokenizer);

@@ -14,7 +14,8 @@ namespace floe::data {
 
 struct SourcePlan {
   SourceId id;
-  std::string shards_key;  // "data.laion.shards"
+  std::string shards_key;   // "data.laion.shards"
+  std::string shards_text;  // as the configuration names them
   std::vector<std::string> shards;
   BatchRule rule;
   std::shared_ptr<const SampleMaker> maker;

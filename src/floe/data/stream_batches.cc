@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "floe/core/error.h"
+#include "floe/core/plural.h"
 
 namespace floe::data {
 namespace {
@@ -65,12 +66,29 @@ void StreamBatches::note(const Given& given) {
     state_.bad_shards.insert(bad.shard);
     tell_(kBadShardReason, bad.what);
   }
-  shards_since_sample_ += given.shards_opened;
+  const auto found = static_cast<std::int64_t>(given.taken.size());
+  shards_opened_ += given.shards_opened;
+  samples_found_ += found;
+  shards_without_sample_ = found ? 0 : shards_without_sample_ + given.shards_opened;
+  check_for_use();
+}
+
+// Resampled shards never end, so nothing else would say that there is nothing to use in them. The buffer
+// reads ahead; what waits in it has not been looked at and does not count.
+void StreamBatches::check_for_use() const {
   const ShardsOptions& shards = setup_.shards;
+  if (!shards.resampled) return;
+  const std::int64_t most = kMostBarrenShards + 3 * shards.num_shards;
+  const std::string drawn = counted(shards.num_shards, "shard");
+  require<DataError>(shards_without_sample_ <= most, "data.", name_, ": ", shards_without_sample_,
+                     " shards in a row, drawn out of ", drawn, ", held no sample at all. ",
+                     why_unused(state_.counts, name_));
+  // As many samples as so many shards hold.
   require<DataError>(
-      !shards.resampled || shards_since_sample_ <= kMostBarrenShards + 3 * shards.num_shards,
-      "data.", name_, ": ", shards_since_sample_, " shards were drawn out of ", shards.num_shards,
-      " and none held a usable sample; are they empty? So far: ", state_.counts.text());
+      !shards_opened_ ||
+          samples_unused_ <= most * std::max<std::int64_t>(1, samples_found_ / shards_opened_),
+      "data.", name_, ": ", samples_unused_, " samples in a row, drawn out of ", drawn,
+      ", could not be used. ", why_unused(state_.counts, name_));
 }
 
 void StreamBatches::drop(const Dropped& dropped) {
@@ -90,7 +108,11 @@ void StreamBatches::add_sample(const Given& given, Outcome outcome) {
     outcome = Dropped{sample->shard, sample->key, std::string(reason::kSingleImageCoin), ""};
     sample = nullptr;
   }
-  if (!sample) return drop(std::get<Dropped>(outcome));
+  if (!sample) {
+    ++samples_unused_;
+    drop(std::get<Dropped>(outcome));
+    return check_for_use();
+  }
   if (!given.is_carried) ++state_.counts.kept;
   if (rule_.samples)
     add_whole(std::move(*sample));
@@ -106,7 +128,7 @@ void StreamBatches::put(Sample sample) {
   open_.bytes += bytes;
   bytes_held_ += bytes;
   ++num_held_;
-  shards_since_sample_ = 0;
+  samples_unused_ = 0;
 }
 
 void StreamBatches::add_whole(Sample sample) {
@@ -151,15 +173,23 @@ void StreamBatches::complete() {
 
 void StreamBatches::end_pass() {
   const StreamShards& shards = state_.position.shards();
-  require<DataError>(
-      state_.batches_of_pass > 0 || !shards.is_whole_pass(), "data.", name_, ": the ",
-      shards.shards_of_pass(), " shards of worker ", setup_.shards.place.worker, " of rank ",
-      setup_.shards.place.rank, " hold ",
-      rule_.samples
-          ? str(open_.samples.size(), " usable samples, less than one batch of ", rule_.samples)
-          : str(open_tokens_, " tokens, less than one batch of ", rule_.tokens),
-      "; give it more shards or fewer workers, or make batches smaller. So far: ",
-      state_.counts.text());
+  if (state_.batches_of_pass == 0 && shards.is_whole_pass()) {
+    const StreamPlace& place = setup_.shards.place;
+    const std::string whose =
+        str("data.", name_, ": the ",
+            counted(static_cast<std::int64_t>(shards.shards_of_pass()), "shard"), " of worker ",
+            place.worker, " of rank ", place.rank);
+    const auto usable = static_cast<std::int64_t>(open_.samples.size());
+    require<DataError>(usable > 0, whose, " held no usable sample. ",
+                       why_unused(state_.counts, name_));
+    throw DataError(
+        str(whose, " hold ",
+            rule_.samples
+                ? str(counted(usable, "usable sample"), ", less than one batch of ", rule_.samples)
+                : str(counted(open_tokens_, "token"), ", less than one batch of ", rule_.tokens),
+            "; give it more shards or fewer workers, or make batches smaller. So far: ",
+            state_.counts.text()));
+  }
   state_.counts.left_over += rule_.samples ? static_cast<std::int64_t>(open_.samples.size()) : 0;
   num_held_ -= static_cast<std::int64_t>(open_.samples.size());
   bytes_held_ -= open_.bytes;

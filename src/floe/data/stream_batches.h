@@ -60,6 +60,7 @@ class StreamBatches {
 
  private:
   void note(const Given& given);
+  void check_for_use() const;
   void add_sample(const Given& given, Outcome outcome);
   void end_pass();
   void drop(const Dropped& dropped);
@@ -76,7 +77,10 @@ class StreamBatches {
   StreamBatch open_;
   std::int64_t open_tokens_ = 0;
   std::int64_t num_held_ = 0, bytes_held_ = 0;
-  std::int64_t shards_since_sample_ = 0;
+  // Of this stream, to notice data without an end and without a usable sample.
+  std::int64_t shards_opened_ = 0, samples_found_ = 0;
+  std::int64_t shards_without_sample_ = 0;  // in a row
+  std::int64_t samples_unused_ = 0;         // in a row
   std::deque<StreamBatch> ready_;
   bool epoch_ended_ = false;
 };

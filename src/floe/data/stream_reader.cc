@@ -9,8 +9,8 @@
 namespace floe::data {
 namespace {
 
-// Shards without a sample after which the walker says so: a stream of empty shards must not look like
-// one that hangs.
+// Shards without a sample after which a call of the walker comes back: a stream of empty shards must not
+// look like one that hangs.
 constexpr std::int64_t kMostSilentShards = 64;
 
 class TarMembers : public MemberSource {
@@ -84,7 +84,10 @@ FoundSample ShardWalker::found(RawSample raw, Cursor next) const {
 
 std::optional<FoundSample> ShardWalker::next() {
   const auto stopped = [&] { return options_.stop && options_.stop->load(); };
-  while (!stopped() && bad_.empty() && num_opened_ < kMostSilentShards) {
+  const std::size_t bad_before = bad_.size();
+  std::int64_t num_silent = 0;
+  while (!stopped() && bad_.size() == bad_before && num_silent < kMostSilentShards) {
+    num_silent += !members_;
     if (!members_ && !open_shard()) {
       auto last = grouper_.finish();
       ended_ = !last;
@@ -155,7 +158,7 @@ std::vector<StreamReader::Item> StreamReader::read_again(const std::vector<Sampl
       auto found = walker.next();
       for (const BadShard& bad : walker.take_bad_shards())
         log::warn("data: samples cannot be read again at resume: ", bad.what);
-      if (!found && !walker.ended() && walker.take_num_opened() >= 0 && !is_stopped()) continue;
+      if (!found && !walker.ended() && !is_stopped()) continue;
       if (!found || found->taken.sample.ordinal != ordinal) break;
       while (reached < indices.size() &&
              wanted[indices[reached]].member < found->taken.sample.member)

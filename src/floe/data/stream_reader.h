@@ -57,8 +57,8 @@ class ShardWalker {
   using NextPart = std::function<std::optional<Opened>()>;
 
   ShardWalker(const ReaderOptions& options, NextPart next_part);
-  // nullopt: no shards are left (ended()), the reader was stopped, or there is something to tell:
-  // shards that are bad, or many without a sample. Call it again then.
+  // nullopt: no shards are left (ended()), the reader was stopped, or this call has met something to
+  // tell: a shard that is bad, or many without a sample. Called again it goes on.
   std::optional<FoundSample> next();
   bool ended() const { return ended_; }
 
