@@ -1,6 +1,7 @@
 #include "floe/config/codec.h"
 
 #include "floe/core/bytes.h"
+#include "floe/core/utf8.h"
 
 namespace floe::config {
 
@@ -35,6 +36,11 @@ bool Codec<std::string>::read(const Value& value, std::string& out, const Place&
   if (value.is_null() || !value.is_scalar())
     return place.fail(value, "must be a string, not ", value.shown());
   out = value.scalar_text();
+  if (!is_utf8(out))
+    return place.fail(
+        value, "is '", shown_bytes(out),
+        "', which is not UTF-8; logs and checkpoints could not hold it, so use another "
+        "name");
   return true;
 }
 

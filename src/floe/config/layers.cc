@@ -107,7 +107,16 @@ Composed compose(const Layers& layers) {
   }
 
   Value root(Map(), Origin::of_default());
-  for (const std::string& file : layers.files) merge(root, read_layer(file));
+  if (!layers.base.is_null()) merge(root, layers.base);
+  for (const std::string& file : layers.files) {
+    Value layer = read_layer(file);
+    if (!layers.block.empty()) {
+      Value whole(Map(), layer.origin);
+      (*whole.as<Map>())[layers.block] = std::move(layer);
+      layer = std::move(whole);
+    }
+    merge(root, layer);
+  }
   if (strategy) {
     Value block(Map(), strategy->value.origin);
     (*block.as<Map>())["strategy"] =

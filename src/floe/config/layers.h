@@ -19,6 +19,8 @@ struct Layers {
   std::vector<std::string> files;      // YAML, in order
   std::vector<std::string> overrides;  // key=value, ++key=value, ~key, in order
   std::string floe_configs;            // floe's own configs folder; empty: none
+  std::string block = {};  // of a configuration, which is all that the files hold; empty: none
+  Value base = {};         // a configuration below the files; null: none
 };
 
 // Splits the words of a command line into files and overrides.

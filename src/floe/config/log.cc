@@ -6,8 +6,8 @@ namespace floe {
 
 void describe(config::Schema<WandbConfig>& s) {
   s.field("mode", &WandbConfig::mode,
-          "disabled: none; offline: a run folder that `wandb sync` uploads; online: the same, and floe runs "
-          "the installed `wandb sync` on it while it trains");
+          "disabled: none; offline: a run folder that `wandb sync` uploads; online: the same, and "
+          "floe runs the installed `wandb sync` on it while it trains");
   s.field("project", &WandbConfig::project, "Project of the W&B run").not_empty();
   s.field("entity", &WandbConfig::entity, "Team or user of the W&B run; null: the uploader's own");
   s.field("checkpoints", &WandbConfig::checkpoints, "Put checkpoints into the W&B run");

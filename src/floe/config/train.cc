@@ -43,14 +43,18 @@ void describe(config::Schema<OptimizerConfig>& s) {
   s.field("lr", &C::lr, "Learning rate after warm-up").at_least(0);
   s.field("betas", &C::betas, "How slowly adamw's moments move");
   s.field("eps", &C::eps, "Added to the root of adamw's second moment").more_than(0);
-  s.field("weight_decay", &C::weight_decay, "Decoupled decay of what `decay` names").at_least(0);
+  s.field(
+       "weight_decay", &C::weight_decay,
+       "Decay of what `decay` names; decoupled from the gradient with adamw, a part of it with sgd")
+      .at_least(0);
   s.field("decay", &C::decay, "Patterns of the parameters that decay; an empty list is all");
   s.field("momentum", &C::momentum, "Of sgd; more than 0 keeps one moment")
       .at_least(0)
       .less_than(1);
-  s.field("lr_patterns", &C::lr_patterns,
-          "Learning rates of some parameters by pattern, such as {\"perceiver.*\": 1e-5}; lr is that "
-          "of the others, and the schedule goes for all")
+  s.field(
+       "lr_patterns", &C::lr_patterns,
+       "Learning rates of some parameters by pattern, such as {\"perceiver.*\": 1e-5}; lr is that "
+       "of the others, and the schedule goes for all")
       .at_least(0);
   s.check("momentum", [](const C& c) {
     return c.type != C::Type::sgd && c.momentum > 0
@@ -60,7 +64,12 @@ void describe(config::Schema<OptimizerConfig>& s) {
   s.check("betas", [](const C& c) {
     for (const double beta : c.betas)
       if (beta < 0 || beta >= 1) return "must be two numbers from 0 up to, but not including, 1";
-    return "";
+    return c.type == C::Type::sgd && c.betas != C{}.betas
+               ? "has no effect with sgd; remove it, or set momentum instead"
+               : "";
+  });
+  s.check("eps", [](const C& c) {
+    return c.type == C::Type::sgd && c.eps != C{}.eps ? "has no effect with sgd; remove it" : "";
   });
 }
 
@@ -125,8 +134,7 @@ void describe(config::Schema<UntilConfig>& s) {
   using C = UntilConfig;
   s.field("metric", &C::metric, "What validation measures: val_loss, or that of a source")
       .not_empty();
-  s.field("patience", &C::patience, "Validations in a row without a fall that end it")
-      .at_least(1);
+  s.field("patience", &C::patience, "Validations in a row without a fall that end it").at_least(1);
   s.field("min_delta", &C::min_delta, "What has to be exceeded for a fall to count").at_least(0);
 }
 
