@@ -310,6 +310,105 @@ TEST(Ranges, WithoutPatternsEverythingDecays) {
   EXPECT_EQ(ranges[0].weight_decay, 0.5);
 }
 
+// ---- rates as element ranges ----
+
+const RateRule kRates{{{"first.bias", 0.05}, {"*.scale", 0.05}, {"second.weight", 0.002}}};
+
+// Whatever the step's own rate is, and with the same schedule.
+double rate_of(const std::string& name, double lr, double schedule) {
+  if (name == "first.bias" || name == "second.scale") return 0.05 * schedule;
+  return name == "second.weight" ? 0.002 * schedule : lr;
+}
+
+TEST(Rates, AdamWEqualsTheFormulaOnWholeParameters) {
+  for (const auto& [rank, world] : kPlaces) {
+    if (rank == 63) continue;
+    SCOPED_TRACE(str("rank ", rank, " of ", world));
+    Case c(rank, world);
+    AdamW optimizer(*c.engine, {0.8, 0.95, 1e-6, {0.1, {"*weight"}}, kRates});
+    std::map<std::string, at::Tensor> averages, squares;
+    for (int step = 0; step < 6; ++step) {
+      const double schedule = 0.25 * (1 + step % 4), base = 0.01 * schedule, t = step + 1;
+      for (const auto& [name, g] : c.backward(step)) {
+        const double lr = rate_of(name, base, schedule);
+        at::Tensor &average = averages[name], &square = squares[name];
+        if (!average.defined()) average = at::zeros_like(g), square = at::zeros_like(g);
+        c.values[name].mul_(1 - lr * (name.ends_with("weight") ? 0.1 : 0));
+        average.mul_(0.8).add_(g, 1 - 0.8);
+        square.mul_(0.95).addcmul_(g, g, 1 - 0.95);
+        const at::Tensor root = (square / (1 - std::pow(0.95, t))).sqrt();
+        c.values[name].sub_(lr * (average / (1 - std::pow(0.8, t))) / (root + 1e-6));
+      }
+      optimizer.step(base, 1, schedule);
+      c.engine->clear_gradients();
+      c.expect_slices_of(c.values, 2e-6, step);
+    }
+  }
+}
+
+TEST(Rates, SgdEqualsTheFormulaOnWholeParameters) {
+  for (const double momentum : {0.0, 0.9})
+    for (const auto& [rank, world] : kPlaces) {
+      if (rank == 63) continue;
+      SCOPED_TRACE(str("momentum ", momentum, ", rank ", rank, " of ", world));
+      Case c(rank, world);
+      Sgd optimizer(*c.engine, {momentum, {0.05, {"first.*"}}, kRates});
+      std::map<std::string, at::Tensor> buffers;
+      for (int step = 0; step < 6; ++step) {
+        const double schedule = 0.5 * (1 + step % 2), factor = 0.7;
+        for (const auto& [name, g] : c.backward(step)) {
+          at::Tensor d = factor * g;
+          if (name.starts_with("first.")) d = d + 0.05 * c.values[name];
+          if (momentum > 0) {
+            at::Tensor& buffer = buffers[name];
+            buffer = buffer.defined() ? momentum * buffer + d : d;
+            d = buffer;
+          }
+          c.values[name].sub_(rate_of(name, 0.02 * schedule, schedule) * d);
+        }
+        optimizer.step(0.02 * schedule, factor, schedule);
+        c.engine->clear_gradients();
+        c.expect_slices_of(c.values, 2e-6, step);
+      }
+    }
+}
+
+TEST(Rates, NeighboursThatDifferInOneSettingStayApart) {
+  Case c(0, 1);
+  const auto ranges = ranges_of(*c.engine->trainable_groups()[1], {0.5, {"*"}},
+                                {{{"second.bias", 0.1}, {"second.scale", 0.1}}});
+  ASSERT_EQ(ranges.size(), 2U);
+  EXPECT_EQ(ranges[0].numel, 12);
+  EXPECT_FALSE(ranges[0].lr);
+  EXPECT_EQ(ranges[1].numel, 1 + 6);
+  EXPECT_EQ(ranges[1].lr, 0.1);
+}
+
+// As torch's optimizers list them: a group for every rate and decay that some parameter has.
+TEST(Rates, GroupsForCheckpoints) {
+  const auto listed = [](const Optimizer& optimizer) {
+    std::vector<std::string> all;
+    for (const ParameterGroup& group : optimizer.parameter_groups())
+      all.push_back(str(group.settings.at("lr").get<double>(), " ",
+                        group.settings.at("weight_decay").get<double>(), ": ", join(group.names)));
+    return all;
+  };
+  Case c(1, 2);
+  AdamW adamw(*c.engine, {.decay = {0.5, {"*weight"}}, .rates = kRates});
+  adamw.set_first_lr(1);
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(listed(adamw), (Lines{"1 0.5: first.weight", "1 0: second.bias",
+                                  "0.05 0: first.bias, second.scale", "0.002 0.5: second.weight"}));
+  c.backward(0);
+  adamw.step(0.5, 1, 0.5);
+  EXPECT_EQ(listed(adamw),
+            (Lines{"0.5 0.5: first.weight", "0.5 0: second.bias",
+                   "0.025 0: first.bias, second.scale", "0.001 0.5: second.weight"}));
+  EXPECT_EQ(listed(Sgd(*c.engine, {.decay = {0.5, {"*"}}, .rates = {{{"*", 0.25}}}})),
+            (Lines{str("0.25 0.5: ", join(adamw.parameter_groups()[0].names), ", first.bias, ",
+                       "second.weight, second.bias, second.scale")}));
+}
+
 template <class F>
 std::string config_error(F&& call) {
   try {
@@ -331,6 +430,22 @@ TEST(Patterns, OneThatMatchesNothingNamesItsNeighbours) {
         << text;
     EXPECT_NE(text.find("did you mean 'second.weight'"), std::string::npos) << text;
   }
+}
+
+TEST(Patterns, ARateForNothingAndTwoRatesForOne) {
+  shard::ShardOptions options;
+  options.trainable = {"first.*"};
+  Case c(0, 2, options);
+  const auto refused = [&](const RateRule& rates) {
+    return config_error([&] { AdamW(*c.engine, {.rates = rates}); });
+  };
+  std::string text = refused({{{"second.*", 0.1}}});
+  EXPECT_NE(text.find("'second.*' matches no trainable parameter"), std::string::npos) << text;
+  EXPECT_NE(text.find("lr_patterns"), std::string::npos) << text;
+  text = refused({{{"first.*", 0.1}, {"*weight", 0.2}}});
+  for (const char* part : {"'first.weight'", "'first.*' (0.1)", "'*weight' (0.2)"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  EXPECT_NO_THROW(AdamW(*c.engine, {.rates = {{{"first.*", 0.1}, {"*weight", 0.1}}}}));
 }
 
 TEST(Patterns, FrozenParametersDoNotCount) {

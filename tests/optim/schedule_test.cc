@@ -55,6 +55,21 @@ TEST(LrSchedule, Numbers) {
   EXPECT_NEAR((LrSchedule{Kind::cosine, 10, 110}.factor(110)), 0, 1e-15);
 }
 
+// As torch's CosineAnnealingLR has eta_min, and transformers' schedules min_lr_rate: what would fall to
+// 0 falls to the last factor, in the same shape.
+TEST(LrSchedule, FallsToALastFactor) {
+  constexpr double kLast = 0.1;
+  for (const Kind kind : {Kind::linear, Kind::cosine})
+    for (std::int64_t step = 0; step <= 130; ++step) {
+      const LrSchedule schedule{kind, 10, 110, kLast};
+      const double to_zero =
+          as_transformers(kind, static_cast<double>(std::min<std::int64_t>(step, 110)), 10, 110);
+      const double expected = step < 10 ? to_zero : kLast + (1 - kLast) * to_zero;
+      EXPECT_NEAR(schedule.factor(step), expected, 1e-14) << "step " << step;
+    }
+  EXPECT_EQ((LrSchedule{Kind::constant, 0, 100, 0.1}.factor(100)), 1);
+}
+
 TEST(LrSchedule, Names) {
   EXPECT_EQ(lr_schedule_from_name("constant"), Kind::constant);
   EXPECT_EQ(lr_schedule_from_name("linear"), Kind::linear);

@@ -18,7 +18,8 @@ double LrSchedule::factor(std::int64_t step) const {
   };
   if (kind == Kind::linear)
     return towards_the_end(std::max(0.0, static_cast<double>(total_steps - step) / span));
-  const auto after = static_cast<double>(step - warmup_steps);
+  // Not beyond the end, where the cosine would rise again.
+  const double after = std::min(span, static_cast<double>(step - warmup_steps));
   return towards_the_end(std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * after / span))));
 }
 

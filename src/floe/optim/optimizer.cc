@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "floe/core/error.h"
@@ -19,10 +20,41 @@ namespace {
 
 using shard::MovingSlice;
 
+// By any of its names.
+bool is_named(const shard::PlannedParameter& parameter, const std::string& pattern) {
+  const auto matches = [&](const std::string& name) { return glob_match(pattern, name); };
+  return matches(parameter.name) ||
+         std::any_of(parameter.other_names.begin(), parameter.other_names.end(), matches);
+}
+
 bool decays(const shard::PlannedParameter& parameter, const DecayRule& rule) {
-  const auto chosen = [&](const std::string& name) { return glob_match_any(rule.patterns, name); };
-  return rule.patterns.empty() || chosen(parameter.name) ||
-         std::any_of(parameter.other_names.begin(), parameter.other_names.end(), chosen);
+  return rule.patterns.empty() ||
+         std::any_of(rule.patterns.begin(), rule.patterns.end(),
+                     [&](const std::string& pattern) { return is_named(parameter, pattern); });
+}
+
+// Null: that of the step. Patterns that agree may name the same parameter.
+std::optional<double> own_rate(const shard::PlannedParameter& parameter, const RateRule& rule) {
+  const std::pair<const std::string, double>* found = nullptr;
+  for (const auto& entry : rule.patterns) {
+    if (!is_named(parameter, entry.first)) continue;
+    require<ConfigError>(!found || found->second == entry.second, "optimizer.lr_patterns: '",
+                         parameter.name, "' is named by '", found ? found->first : "", "' (",
+                         found ? found->second : 0, ") and by '", entry.first, "' (", entry.second,
+                         "); write patterns of which only one names it");
+    if (!found) found = &entry;
+  }
+  return found ? std::optional(found->second) : std::nullopt;
+}
+
+std::vector<std::string> trained_names(const shard::Engine& engine, std::size_t set) {
+  std::vector<std::string> names;
+  for (const auto& parameter : engine.plan().parameters)
+    if (parameter.trains_in(set)) {
+      names.push_back(parameter.name);
+      names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
+    }
+  return names;
 }
 
 std::vector<StateSlice> named(const std::vector<std::string>& names,
@@ -44,24 +76,31 @@ std::int64_t total(const States& states, std::int64_t (MovingSlice::*bytes)() co
 }  // namespace
 
 void check_patterns(const shard::Engine& engine, const DecayRule& rule, std::size_t set) {
-  std::vector<std::string> names;
-  for (const auto& parameter : engine.plan().parameters)
-    if (parameter.trains_in(set)) {
-      names.push_back(parameter.name);
-      names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
-    }
-  require_matches("optimizer.decay", "trainable parameter", rule.patterns, names);
+  require_matches("optimizer.decay", "trainable parameter", rule.patterns,
+                  trained_names(engine, set));
 }
 
-std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule) {
+void check_patterns(const shard::Engine& engine, const RateRule& rule, std::size_t set) {
+  if (rule.patterns.empty()) return;
+  std::vector<std::string> patterns;
+  for (const auto& [pattern, rate] : rule.patterns) patterns.push_back(pattern);
+  require_matches("optimizer.lr_patterns", "trainable parameter", patterns,
+                  trained_names(engine, set));
+  for (const auto& parameter : engine.plan().parameters)
+    if (parameter.trains_in(set)) own_rate(parameter, rule);
+}
+
+std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule,
+                             const RateRule& rates) {
   std::vector<Range> ranges;
   for (const shard::Piece& piece : group.pieces()) {
     const auto& parameter = group.parameter(piece.index);
     const double decay = decays(parameter, rule) ? rule.weight_decay : 0;
-    if (!ranges.empty() && ranges.back().weight_decay == decay)
+    const std::optional<double> lr = own_rate(parameter, rates);
+    if (!ranges.empty() && ranges.back().weight_decay == decay && ranges.back().lr == lr)
       ranges.back().numel += piece.numel;
     else
-      ranges.push_back({piece.shard_offset, piece.numel, decay});
+      ranges.push_back({piece.shard_offset, piece.numel, decay, lr});
   }
   return ranges;
 }
@@ -69,15 +108,17 @@ std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rul
 // ---- state and where it is ----
 
 Optimizer::Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay,
-                     std::vector<std::string> names, bool counts)
+                     std::vector<std::string> names, bool counts, RateRule rates)
     : engine_(engine),
       set_(set),
       decay_(std::move(decay)),
+      rates_(std::move(rates)),
       names_(std::move(names)),
       counts_(counts) {
   require<ConfigError>(set < engine.sets().size(), "an optimizer is for set ", set,
                        ", but the engine has ", engine.sets().size());
   check_patterns(engine, decay_, set);
+  check_patterns(engine, rates_, set);
   cut_ranges();
   states_.resize(engine.trainable_groups().size());
   engine.add_owner(this);
@@ -94,7 +135,7 @@ bool Optimizer::in_set(std::size_t group_index) const {
 void Optimizer::cut_ranges() {
   ranges_.clear();
   for (const shard::FlatGroup* group : engine_.trainable_groups())
-    ranges_.push_back(ranges_of(*group, decay_));
+    ranges_.push_back(ranges_of(*group, decay_, rates_));
 }
 
 Optimizer::State Optimizer::blank(const shard::FlatGroup& group, bool stored) const {
@@ -208,47 +249,63 @@ std::int64_t Optimizer::state_bytes() const { return total(states_, &MovingSlice
 std::int64_t Optimizer::stored_bytes() const { return total(states_, &MovingSlice::stored_bytes); }
 std::int64_t Optimizer::due_bytes() const { return total(states_, &MovingSlice::due_bytes); }
 
-std::vector<ParameterGroup> Optimizer::groups_by_decay(
+std::vector<ParameterGroup> Optimizer::groups_by_settings(
     const nlohmann::ordered_json& settings) const {
-  std::vector<ParameterGroup> groups(decay_.patterns.empty() ? 1 : 2);
-  for (const auto& parameter : engine_.plan().parameters)
-    if (parameter.trains_in(set_))
-      groups[decays(parameter, decay_) ? 0 : 1].names.push_back(parameter.name);
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    groups[i].weight_decay = i == 0 ? decay_.weight_decay : 0;
-    groups[i].settings = settings;
-    groups[i].settings["weight_decay"] = groups[i].weight_decay;
-  }
+  // By rate, the step's first; in each what decays and what does not.
+  std::vector<std::optional<double>> rates{std::nullopt};
+  for (const auto& [pattern, rate] : rates_.patterns)
+    if (std::find(rates.begin(), rates.end(), rate) == rates.end()) rates.emplace_back(rate);
+  const bool some_decay = !decay_.patterns.empty();
+
+  std::vector<ParameterGroup> groups;
+  for (const std::optional<double>& rate : rates)
+    for (const bool decaying : {true, false}) {
+      if (!decaying && !some_decay) continue;
+      ParameterGroup group;
+      for (const auto& parameter : engine_.plan().parameters)
+        if (parameter.trains_in(set_) && own_rate(parameter, rates_) == rate &&
+            decays(parameter, decay_) == decaying)
+          group.names.push_back(parameter.name);
+      // Without rates there are always two, as trainers that split by decay have them.
+      if (group.names.empty() && !rates_.patterns.empty()) continue;
+      group.weight_decay = decaying ? decay_.weight_decay : 0;
+      group.settings = settings;
+      group.settings["lr"] = rate ? *rate * schedule_ : lr_;
+      group.settings["weight_decay"] = group.weight_decay;
+      groups.push_back(std::move(group));
+    }
   return groups;
 }
 
-void Optimizer::step(double lr, double factor) {
+void Optimizer::step(double lr, double factor, double schedule) {
   require<ShardError>(engine_.active_set() == set_, "this optimizer updates set ", set_,
                       ", but set ", engine_.active_set(), " trains now; call Engine::activate");
   const at::AutoGradMode grad_off(false);
   lr_ = lr;
+  schedule_ = schedule;
   update(lr, factor);
 }
 
 // ---- AdamW ----
 
 AdamW::AdamW(shard::Engine& engine, AdamWOptions options, std::size_t set)
-    : Optimizer(engine, set, options.decay, {"exp_avg", "exp_avg_sq"}, /*counts=*/true),
+    : Optimizer(engine, set, options.decay, {"exp_avg", "exp_avg_sq"}, /*counts=*/true,
+                options.rates),
       options_(std::move(options)) {}
 
-void AdamW::update(double lr, double factor) {
-  // One fused launch per weight decay and dtype, over the ranges of all groups.
+void AdamW::update(double /*lr*/, double factor) {
+  // One fused launch per learning rate, weight decay and dtype, over the ranges of all groups.
   struct Launch {
     std::vector<at::Tensor> values, gradients, averages, squares, steps;
   };
-  std::map<std::pair<double, at::ScalarType>, Launch> launches;
+  std::map<std::tuple<double, double, at::ScalarType>, Launch> launches;
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor& gradient = groups[g]->gradient();
     if (!gradient.defined()) continue;
     updates(g).add_(1);
     for (const Range& range : ranges(g)) {
-      Launch& launch = launches[{range.weight_decay, gradient.scalar_type()}];
+      Launch& launch = launches[{rate_of(range), range.weight_decay, gradient.scalar_type()}];
       const auto part = [&](const at::Tensor& whole) {
         return whole.narrow(0, range.first, range.numel);
       };
@@ -260,29 +317,30 @@ void AdamW::update(double lr, double factor) {
     }
   }
   for (auto& [key, launch] : launches) {
+    const auto& [lr, weight_decay, dtype] = key;
     // The kernel divides what it reads.
     std::optional<at::Tensor> divisor;
     if (factor != 1)
       divisor = at::full({}, 1 / factor, launch.gradients[0].options().dtype(at::kFloat));
     at::_fused_adamw_(launch.values, launch.gradients, launch.averages, launch.squares, {},
-                      launch.steps, lr, options_.beta1, options_.beta2, key.first, options_.eps,
+                      launch.steps, lr, options_.beta1, options_.beta2, weight_decay, options_.eps,
                       /*amsgrad=*/false,
                       /*maximize=*/false, divisor);
   }
 }
 
 std::vector<ParameterGroup> AdamW::parameter_groups() const {
-  return groups_by_decay({{"lr", lr_},
-                          {"betas", {options_.beta1, options_.beta2}},
-                          {"eps", options_.eps},
-                          {"weight_decay", 0.0},
-                          {"amsgrad", false},
-                          {"foreach", nullptr},
-                          {"maximize", false},
-                          {"capturable", false},
-                          {"differentiable", false},
-                          {"fused", nullptr},
-                          {"decoupled_weight_decay", true}});
+  return groups_by_settings({{"lr", lr_},
+                             {"betas", {options_.beta1, options_.beta2}},
+                             {"eps", options_.eps},
+                             {"weight_decay", 0.0},
+                             {"amsgrad", false},
+                             {"foreach", nullptr},
+                             {"maximize", false},
+                             {"capturable", false},
+                             {"differentiable", false},
+                             {"fused", nullptr},
+                             {"decoupled_weight_decay", true}});
 }
 
 // ---- SGD ----
@@ -291,41 +349,43 @@ Sgd::Sgd(shard::Engine& engine, SgdOptions options, std::size_t set)
     : Optimizer(engine, set, options.decay,
                 options.momentum == 0 ? std::vector<std::string>{}
                                       : std::vector<std::string>{"momentum_buffer"},
-                /*counts=*/false),
+                /*counts=*/false, options.rates),
       options_(std::move(options)) {}
 
-void Sgd::update(double lr, double factor) {
+void Sgd::update(double /*lr*/, double factor) {
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor& gradient = groups[g]->gradient();
     if (!gradient.defined()) continue;
-    at::Tensor values = groups[g]->shard();
     const bool has_momentum = options_.momentum != 0;
-    at::Tensor momentum = has_momentum ? state(g, 0) : gradient;
-    if (has_momentum) momentum.mul_(options_.momentum).add_(gradient, factor);
-    // The decay's share of the update, beside the gradient's: the gradient itself stays as it is.
+    at::Tensor change = has_momentum ? state(g, 0) : gradient;
+    if (has_momentum) change.mul_(options_.momentum).add_(gradient, factor);
     for (const Range& range : ranges(g)) {
-      if (range.weight_decay == 0) continue;
-      at::Tensor part = values.narrow(0, range.first, range.numel);
-      if (has_momentum)
-        momentum.narrow(0, range.first, range.numel).add_(part, range.weight_decay);
-      else
-        part.mul_(1 - lr * range.weight_decay);
+      const double lr = rate_of(range);
+      at::Tensor values = groups[g]->shard().narrow(0, range.first, range.numel);
+      at::Tensor part = change.narrow(0, range.first, range.numel);
+      // The decay's share of the update, beside the gradient's: the gradient itself stays as it is.
+      if (range.weight_decay != 0) {
+        if (has_momentum)
+          part.add_(values, range.weight_decay);
+        else
+          values.mul_(1 - lr * range.weight_decay);
+      }
+      values.add_(part, has_momentum ? -lr : -lr * factor);
     }
-    values.add_(momentum, has_momentum ? -lr : -lr * factor);
   }
 }
 
 std::vector<ParameterGroup> Sgd::parameter_groups() const {
-  return groups_by_decay({{"lr", lr_},
-                          {"momentum", options_.momentum},
-                          {"dampening", 0.0},
-                          {"weight_decay", 0.0},
-                          {"nesterov", false},
-                          {"maximize", false},
-                          {"foreach", nullptr},
-                          {"differentiable", false},
-                          {"fused", nullptr}});
+  return groups_by_settings({{"lr", lr_},
+                             {"momentum", options_.momentum},
+                             {"dampening", 0.0},
+                             {"weight_decay", 0.0},
+                             {"nesterov", false},
+                             {"maximize", false},
+                             {"foreach", nullptr},
+                             {"differentiable", false},
+                             {"fused", nullptr}});
 }
 
 double clip_factor(double norm, double max_norm) { return std::min(1.0, max_norm / (norm + 1e-6)); }

@@ -1,9 +1,9 @@
 // Optimizers on slices: each rank updates what it owns, nothing is communicated.
 //
 // Note [Ranges]
-// An update is elementwise, so it runs on whole slices. Where weight decay differs inside a
-// group (by pattern), the slice is cut into ranges of elements that share them; neighbouring ranges
-// with equal settings are one.
+// An update is elementwise, so it runs on whole slices. Where weight decay or learning rate differ
+// inside a group (by pattern), the slice is cut into ranges of elements that share them; neighbouring
+// ranges with equal settings are one.
 //
 // Note [One optimizer per set]
 // State belongs to (set, parameter), so every set of the engine has an optimizer of its own; exactly one
@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,11 @@
 
 namespace floe::optim {
 
-// Elements [first, first + numel) of a group's slice that share a weight decay.
+// Elements [first, first + numel) of a group's slice that share a weight decay and a learning rate.
 struct Range {
   std::int64_t first = 0, numel = 0;
   double weight_decay = 0;
+  std::optional<double> lr;  // of a pattern, without the schedule; null: that of the step
 };
 
 struct DecayRule {
@@ -38,10 +40,18 @@ struct DecayRule {
   std::vector<std::string> patterns;
 };
 
+// Learning rates of some parameters, by pattern over any of their names.
+struct RateRule {
+  std::map<std::string, double> patterns;
+};
+
 // The ranges of a group's slice; padding at its end is in none.
-std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule);
+std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rule,
+                             const RateRule& rates = {});
 // Throws ConfigError for a pattern that matches no parameter that the set trains.
 void check_patterns(const shard::Engine& engine, const DecayRule& rule, std::size_t set = 0);
+// The same for rates, and for a parameter that two patterns give different ones.
+void check_patterns(const shard::Engine& engine, const RateRule& rule, std::size_t set = 0);
 
 // One tensor of an optimizer's state, sliced like the group it belongs to.
 struct StateSlice {
@@ -70,9 +80,10 @@ class Optimizer : public shard::SliceOwner {
 
   // Updates every group of its set that has a gradient, with this learning rate and with gradients
   // multiplied by `factor` on the way (clip_factor, one over a loss scale): what they hold afterwards is
-  // not said. Groups without one (a unit that was skipped) keep their values and their state. Throws
-  // ShardError while its set rests.
-  void step(double lr, double factor = 1);
+  // not said. What a RateRule names has its own rate times `schedule`, whatever `lr` is. Groups without
+  // a gradient (a unit that was skipped) keep their values and their state. Throws ShardError while its
+  // set rests.
+  void step(double lr, double factor = 1, double schedule = 1);
   // What checkpoints say of the learning rate until the first step.
   void set_first_lr(double lr) { lr_ = lr; }
 
@@ -92,7 +103,8 @@ class Optimizer : public shard::SliceOwner {
   // How often the group was updated, a scalar; undefined for optimizers that do not count, and where
   // there is no state.
   at::Tensor updates(std::size_t group_index) const;
-  // In the order of the plan; the decaying ones first where some do not.
+  // In the order of the plan; the decaying ones first where some do not, and behind all others those
+  // with rates of their own, again the decaying ones first.
   virtual std::vector<ParameterGroup> parameter_groups() const = 0;
   // How many values it keeps per element.
   int values_per_element() const { return static_cast<int>(names_.size()); }
@@ -111,7 +123,7 @@ class Optimizer : public shard::SliceOwner {
  protected:
   // `names`: what it keeps per element; `counts`: it counts its updates.
   Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay, std::vector<std::string> names,
-            bool counts);
+            bool counts, RateRule rates = {});
 
   virtual void update(double lr, double factor) = 0;
   // One of `names` of a group that trains now.
@@ -120,11 +132,14 @@ class Optimizer : public shard::SliceOwner {
   }
   bool in_set(std::size_t group_index) const;
   const std::vector<Range>& ranges(std::size_t group_index) const { return ranges_[group_index]; }
-  // One group, or with patterns two: what decays and what does not.
-  std::vector<ParameterGroup> groups_by_decay(const nlohmann::ordered_json& settings) const;
+  // The learning rate of a range in the step under way.
+  double rate_of(const Range& range) const { return range.lr ? *range.lr * schedule_ : lr_; }
+  // One group, or with patterns of what decays two; and up to two for every rate of its own.
+  std::vector<ParameterGroup> groups_by_settings(const nlohmann::ordered_json& settings) const;
 
   shard::Engine& engine_;
-  double lr_ = 0;  // of the last step, or of the first
+  double lr_ = 0;        // of the last step, or of the first
+  double schedule_ = 1;  // on the rates of patterns, of the last step
 
  private:
   struct State {
@@ -141,6 +156,7 @@ class Optimizer : public shard::SliceOwner {
 
   const std::size_t set_;
   const DecayRule decay_;
+  const RateRule rates_;
   const std::vector<std::string> names_;
   const bool counts_;
   std::vector<std::vector<Range>> ranges_;  // of each trainable group
@@ -151,6 +167,7 @@ class Optimizer : public shard::SliceOwner {
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   DecayRule decay;
+  RateRule rates;
 };
 
 class AdamW final : public Optimizer {
@@ -169,6 +186,7 @@ class AdamW final : public Optimizer {
 struct SgdOptions {
   double momentum = 0;
   DecayRule decay;
+  RateRule rates;
 };
 
 class Sgd final : public Optimizer {
