@@ -117,6 +117,22 @@ TEST(OpenLogger, RunsWithoutSettings) {
             "{\"step\":0,\"time\":1,\"val_loss\":1}\n{\"step\":1,\"time\":2,\"loss\":1}\n");
 }
 
+// Nothing can be written there, and memory is bounded: what finds no place in it is counted.
+TEST(AppendFile, KeepsSoMuchAndNoMore) {
+  AppendFile file("/dev/full", 100);
+  const std::string piece(40, 'x');
+  file.append(piece);
+  EXPECT_EQ(file.size(), 40);
+  file.append(piece);
+  EXPECT_EQ(file.size(), 80);
+  EXPECT_EQ(file.num_missing(), 0);
+  file.append(piece);
+  EXPECT_EQ(file.size(), 80) << "what follows goes where this would have gone";
+  EXPECT_EQ(file.num_missing(), 1);
+  file.append("short");
+  EXPECT_EQ(file.size(), 85);
+}
+
 TEST(Duration, InWords) {
   EXPECT_EQ(format_duration(4.9), "4 s");
   EXPECT_EQ(format_duration(250), "4 min 10 s");
@@ -129,12 +145,12 @@ TEST(ProgressText, PartsLeaveFromTheEnd) {
   const Progress progress{.step = 120,
                           .losses = {{"loss_laion", 2.45123}, {"loss_mmc4", NAN}},
                           .tokens_per_second = 48123,
-                          .samples_per_second_per_gpu = {{"laion", 12.345}},
+                          .samples_per_second_per_rank = {{"laion", 12.345}},
                           .memory_bytes = 3LL << 30,
                           .skipped = 2};
   EXPECT_EQ(progress_text(progress, 1000, 250, 0),
             "step 120/1000  4 min 10 s left  loss_laion 2.4512  loss_mmc4 nan  48.1k tokens/s  "
-            "laion 12.3 samples/s per GPU  memory 3.00 GiB  2 batches skipped");
+            "laion 12.3 samples/s per rank  memory 3.00 GiB  2 batches skipped");
   EXPECT_EQ(progress_text(progress, 1000, 250, 60),
             "step 120/1000  4 min 10 s left  loss_laion 2.4512");
   EXPECT_EQ(progress_text(progress, 1000, NAN, 20), "step 120/1000");

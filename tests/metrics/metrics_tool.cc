@@ -5,7 +5,7 @@
 //   metrics_tool progress FIRST_STEP TOTAL EVERY < RECORDS     a log line after every third step
 //
 // RECORDS: one JSON array per line, [step, time, {name: number or "NaN" ... or text}]; RUN/info.json holds name,
-// project, entity, config, version, wandb_mode and files ([[path, name], ...] attached at the end).
+// project, entity, config, version, wandb_mode, upload_every (seconds) and files ([[path, name], ...] attached at the end).
 #include <signal.h>
 #include <unistd.h>
 
@@ -61,7 +61,8 @@ int log_records(const std::string& mode, const std::string& folder, std::int64_t
                        .version = info.value("version", "0"),
                        .start_time_s = info.value("start_time", 0.0)};
   const auto logger =
-      metrics::open_logger(run, {.wandb_mode = info.value("wandb_mode", "offline")});
+      metrics::open_logger(run, {.wandb_mode = info.value("wandb_mode", "offline"),
+                                 .upload_every_s = info.value("upload_every", 60.0)});
   std::int64_t num_records = 0;
   for (metrics::Record record; next_record(record);) {
     logger->write(record);

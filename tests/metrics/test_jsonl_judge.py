@@ -3,12 +3,9 @@
 import io
 import json
 import math
-import resource
-import signal
-import subprocess
 
 import pandas
-from logged_runs import TOOL, log, log_and_die, make_run, record, tool, values_of
+from logged_runs import log, log_and_die, make_run, record, tool, values_of
 
 
 def no_constants(name):
@@ -99,20 +96,3 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     done = tool("log", run, 0, 0, [record(1)])
     assert done.returncode == 1 and "cannot write the logs" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_full_disk_is_an_error_and_tears_nothing(tmp_path):
-    run = make_run(tmp_path / "run", wandb_mode="disabled")
-    limit = 4000
-    text = "".join(json.dumps(record(step)) + "\n" for step in range(1, 100))
-
-    def small_files():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    words = [TOOL, "log", run, "0", "0"]
-    done = subprocess.run(words, input=text, capture_output=True, text=True, preexec_fn=small_files, timeout=60)
-    assert done.returncode == 1 and "cannot write to" in done.stderr and "File too large" in done.stderr
-    rows = read(run)
-    check(run, range(1, len(rows) + 1))
-    assert len(rows) > 3

@@ -10,7 +10,6 @@ import sys
 import zlib
 from pathlib import Path
 
-import pytest
 from google.protobuf import unknown_fields
 from logged_runs import CONFIG, TOOL, log, log_and_die, make_run, record, tool, values_of
 from wandb.proto import wandb_internal_pb2
@@ -196,10 +195,9 @@ def test_numbers_that_are_not_finite(tmp_path):
         assert uploaded.exit_code == 3
 
 
-@pytest.mark.parametrize("mode, words", [("online", ["offline", "wandb sync"]), ("of", ["offline, disabled"])])
-def test_other_modes_are_refused(tmp_path, mode, words):
-    done = tool("log", make_run(tmp_path / "run", wandb_mode=mode), 0, 0, [])
-    assert done.returncode == 2 and all(word in done.stderr for word in words)
+def test_other_modes_are_refused(tmp_path):
+    done = tool("log", make_run(tmp_path / "run", wandb_mode="of"), 0, 0, [])
+    assert done.returncode == 2 and "'of' is not one of disabled, offline, online" in done.stderr
 
 
 def test_disabled_writes_nothing(tmp_path):

@@ -123,7 +123,7 @@ def test_curves(page, run):
         "Validation perplexity",
         "Tokens per second",
         "Samples per second",
-        "Samples per second and GPU",
+        "Samples per second and rank",
         "Time per step",
         "TFLOP/s",
         "Model FLOP utilisation",

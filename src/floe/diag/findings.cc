@@ -54,7 +54,7 @@ Json Findings::json() const {
 }
 
 void Findings::write(const std::string& path) const {
-  write_file_atomically(path, json().dump(1) + "\n");
+  write_file_atomically(path, json().dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 std::vector<std::string> memory_lines(std::int64_t batch, const std::vector<PointMemory>& points) {

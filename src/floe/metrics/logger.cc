@@ -2,8 +2,10 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 
 #include "floe/core/error.h"
+#include "floe/core/log.h"
 #include "floe/metrics/jsonl_logger.h"
 #include "floe/metrics/tensorboard_logger.h"
 #include "floe/metrics/wandb_logger.h"
@@ -21,6 +23,16 @@ void as_own_errors(const Work& work) {
   }
 }
 
+// A log is never worth a run.
+template <class Work>
+void warn_of_errors(const std::string& what, const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    log::warn(what, ": ", error.what());
+  }
+}
+
 // Hands everything to several loggers, and holds the caller to growing steps: each of them relies on it.
 class AllLoggers : public Logger {
  public:
@@ -35,14 +47,14 @@ class AllLoggers : public Logger {
     last_step_ = record.step;
   }
   void add_files(const std::string& path, const std::string& name) override {
-    as_own_errors([&] {
-      for (auto& logger : loggers_) logger->add_files(path, name);
-    });
+    for (auto& logger : loggers_)
+      warn_of_errors(str("'", path, "' could not be attached to the logs"),
+                     [&] { logger->add_files(path, name); });
   }
   void finish(int exit_code) override {
-    as_own_errors([&] {
-      for (auto& logger : loggers_) logger->finish(exit_code);
-    });
+    for (auto& logger : loggers_)
+      warn_of_errors("a log could not be closed", [&] { logger->finish(exit_code); });
+    loggers_.clear();  // says what is missing
   }
 
  private:
@@ -58,13 +70,10 @@ double unix_time_s() {
 }
 
 std::unique_ptr<Logger> open_logger(const RunInfo& given, const LoggerOptions& options) {
-  const bool wandb = options.wandb_mode == "offline";
-  require<ConfigError>(
-      options.wandb_mode != "online",
-      "log.wandb.mode: floe writes W&B runs to disk only; use 'offline', and upload "
-      "with 'wandb sync RUN/wandb' whenever you like, also while the run goes on");
-  require<ConfigError>(wandb || options.wandb_mode == "disabled", "log.wandb.mode: '",
-                       options.wandb_mode, "' is not one of offline, disabled");
+  const std::string& mode = options.wandb_mode;
+  const bool wandb = mode == "offline" || mode == "online";
+  require<ConfigError>(wandb || mode == "disabled", "log.wandb.mode: '", mode,
+                       "' is not one of disabled, offline, online");
   RunInfo run = given;
   if (run.start_time_s == 0) run.start_time_s = unix_time_s();
   auto all = std::make_unique<AllLoggers>(run.first_step);
@@ -72,7 +81,9 @@ std::unique_ptr<Logger> open_logger(const RunInfo& given, const LoggerOptions& o
     std::filesystem::create_directories(run.folder);
     if (options.jsonl) all->add(std::make_unique<JsonlLogger>(run));
     if (options.tensorboard) all->add(std::make_unique<TensorboardLogger>(run));
-    if (wandb) all->add(std::make_unique<WandbLogger>(run));
+    if (wandb)
+      all->add(std::make_unique<WandbLogger>(
+          run, mode == "online" ? std::optional(options.upload_every_s) : std::nullopt));
   });
   return all;
 }

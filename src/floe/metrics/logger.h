@@ -39,12 +39,14 @@ struct RunInfo {
   double start_time_s = 0;      // unix time; 0 means now
 };
 
-// Threads: one thread at a time. Errors (a full disk, say) are floe::Error.
+// Threads: one thread at a time. What cannot be opened is a floe::Error; what cannot be written later is a
+// warning, see Note [A log is never worth a run] in append_file.h.
 class Logger {
  public:
   virtual ~Logger() = default;
   // Steps must grow from record to record and begin above RunInfo::first_step (a fresh run may begin
-  // with step 0). When it returns, the record is the file system's: killing the process loses nothing.
+  // with step 0). When it returns, the record is the file system's, where that takes it: killing the
+  // process loses nothing.
   virtual void write(const Record& record) = 0;
   // Attaches a file, or every file in a folder, under this name; what has no notion of files (all but
   // W&B) does nothing. The bytes stay available when the caller deletes or replaces the original.
@@ -56,11 +58,13 @@ class Logger {
 struct LoggerOptions {
   bool jsonl = true;
   bool tensorboard = true;
-  std::string wandb_mode = "offline";  // offline | disabled
+  std::string wandb_mode = "disabled";  // disabled | offline | online
+  double upload_every_s = 60;           // online; see wandb_upload.h
 };
 
 // One Logger that writes to all that are chosen. On resume (first_step > 0) what a run that got
-// further has logged beyond first_step is taken back first. Throws ConfigError for another W&B mode.
+// further has logged beyond first_step is taken back first. Throws ConfigError for another W&B mode, and
+// for online without a program that uploads.
 std::unique_ptr<Logger> open_logger(const RunInfo& run, const LoggerOptions& options = {});
 
 // The clock of Record::time_s.

@@ -10,6 +10,7 @@
 
 #include "floe/core/bytes.h"
 #include "floe/core/log.h"
+#include "floe/core/plural.h"
 #include "floe/core/status_line.h"
 
 namespace floe::metrics {
@@ -61,8 +62,8 @@ std::vector<std::string> parts_of(const Progress& progress, std::int64_t total_s
     parts.push_back(name + " " + printed("%.4f", loss));
   if (progress.tokens_per_second > 0)
     parts.push_back(short_rate(progress.tokens_per_second) + " tokens/s");
-  for (const auto& [source, rate] : progress.samples_per_second_per_gpu)
-    parts.push_back(source + " " + short_rate(rate) + " samples/s per GPU");
+  for (const auto& [source, rate] : progress.samples_per_second_per_rank)
+    parts.push_back(source + " " + short_rate(rate) + " samples/s per rank");
   if (progress.memory_bytes > 0) parts.push_back("memory " + format_bytes(progress.memory_bytes));
   if (progress.skipped > 0)
     parts.push_back(
@@ -131,6 +132,30 @@ void ProgressLine::update(const Progress& progress) {
   if (!last) return;
   log::set_status_line("");
   log::info(progress_text(progress, total_steps_, left_s, 0));
+}
+
+CountLine::CountLine(std::string what, std::string noun, double every_s)
+    : what_(std::move(what)),
+      noun_(std::move(noun)),
+      every_s_(every_s),
+      terminal_(::isatty(STDERR_FILENO) == 1),
+      begin_s_(now_s()),
+      shown_at_s_(begin_s_) {}
+
+CountLine::~CountLine() {
+  if (terminal_) log::set_status_line("");
+}
+
+void CountLine::update(std::int64_t done) {
+  const double now = now_s();
+  if (now - shown_at_s_ < (terminal_ ? kRenewalS : every_s_)) return;
+  shown_at_s_ = now;
+  const std::string text =
+      str(what_, ": ", counted(done, noun_), ", ", format_duration(now - begin_s_));
+  if (terminal_)
+    log::set_status_line(text.substr(0, terminal_width() - 1));
+  else
+    log::info(text);
 }
 
 }  // namespace floe::metrics

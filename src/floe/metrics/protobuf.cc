@@ -3,7 +3,7 @@
 #include <bit>
 #include <nlohmann/json.hpp>
 
-#include "floe/io/utf8.h"
+#include "floe/core/utf8.h"
 
 namespace floe::metrics {
 namespace {

@@ -17,6 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using wandb::Kind;
 
+constexpr double kLastUploadS = 60;  // a run that is done waits for its upload, at most
+
 constexpr std::string_view kIdLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
 
 std::string new_id() {
@@ -135,7 +137,8 @@ double copy_rows(WandbFileReader& old, std::int64_t last_step, NewFile& file) {
 
 }  // namespace
 
-WandbLogger::WandbLogger(const RunInfo& run) : session_start_s_(run.start_time_s) {
+WandbLogger::WandbLogger(const RunInfo& run, std::optional<double> upload_every_s)
+    : session_start_s_(run.start_time_s) {
   check_project(run.project);
   const fs::path wandb_folder = fs::path(run.folder) / "wandb";
   fs::create_directories(wandb_folder);
@@ -154,6 +157,9 @@ WandbLogger::WandbLogger(const RunInfo& run) : session_start_s_(run.start_time_s
   file_ = std::make_unique<AppendFile>(path.string());
   forget_upload();
   point_to(wandb_folder / "latest-run", folder_.filename());
+  if (upload_every_s)
+    upload_ = std::make_unique<WandbUpload>(folder_, (wandb_folder / "sync.log").string(),
+                                            *upload_every_s);
 }
 
 void WandbLogger::forget_upload() const {
@@ -195,6 +201,7 @@ void WandbLogger::write(const Record& record) {
   put(bytes, Kind::summary, wandb::summary(record, runtime).encoded());
   put(bytes, Kind::history, wandb::history(record, runtime).encoded());
   file_->append(bytes);
+  if (upload_) upload_->tick();
 }
 
 void WandbLogger::add_files(const std::string& path, const std::string& name) {
@@ -220,7 +227,11 @@ void WandbLogger::finish(int exit_code) {
   std::string bytes;
   put(bytes, Kind::exit, wandb::exit(exit_code, runtime_s(unix_time_s())).encoded());
   file_->append(bytes);
+  // A run that fails has no time: its state is still to be saved.
+  const bool uploads = upload_ && exit_code == 0;
+  if (upload_) upload_->settle(uploads ? kLastUploadS : 0);
   forget_upload();
+  if (uploads) upload_->finish(kLastUploadS);
 }
 
 }  // namespace floe::metrics

@@ -7,18 +7,21 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "floe/metrics/append_file.h"
 #include "floe/metrics/logger.h"
 #include "floe/metrics/wandb_records.h"
+#include "floe/metrics/wandb_upload.h"
 
 namespace floe::metrics {
 
 class WandbLogger : public Logger {
  public:
-  // Throws ConfigError for a project name that W&B does not take.
-  explicit WandbLogger(const RunInfo& run);
+  // Throws ConfigError for a project name that W&B does not take. `upload_every_s`: uploads the run while
+  // it goes on (see wandb_upload.h); null: never.
+  explicit WandbLogger(const RunInfo& run, std::optional<double> upload_every_s = std::nullopt);
   void write(const Record& record) override;
   void add_files(const std::string& path, const std::string& name) override;
   void finish(int exit_code) override;
@@ -37,6 +40,7 @@ class WandbLogger : public Logger {
   std::filesystem::path folder_;
   std::string id_;
   std::unique_ptr<AppendFile> file_;
+  std::unique_ptr<WandbUpload> upload_;  // null: none
   std::int64_t num_records_ = 0;
   double session_start_s_ = 0;    // of this process
   double earlier_runtime_s_ = 0;  // of the processes before it, up to the step that was resumed

@@ -76,7 +76,7 @@ const std::vector<Section>& sections() {
         {.title = "Samples per second",
          .note = "All ranks together.",
          .takes = ends("samples_per_second")},
-        {.title = "Samples per second and GPU",
+        {.title = "Samples per second and rank",
          .note = "",
          .takes = ends("samples_per_second_per_gpu")},
         {.title = "Time per step",
@@ -92,7 +92,7 @@ const std::vector<Section>& sections() {
          .note = "Of rank 0: the model's own arithmetic.",
          .takes = named({"tflops"})},
         {.title = "Model FLOP utilisation",
-         .note = "Share of the GPU's peak.",
+         .note = "Share of the device's peak.",
          .takes = named({"mfu"})}}},
       {"Skipped batches and bad samples",
        "",
@@ -117,6 +117,18 @@ std::vector<Band> bands_of(const Phases& phases) {
     bands.push_back({turn.name, turn.first_step, turn.last_step, static_cast<std::size_t>(place)});
   }
   return bands;
+}
+
+// What the single rate of the records leaves out.
+std::string rates_note(const RunFolder& run) {
+  constexpr std::string_view kPatterns = "train.optimizer.lr_patterns.";
+  std::vector<std::string> rates;
+  for (const auto& [name, value] : run.settings)
+    if (name.starts_with(kPatterns))
+      rates.push_back(str(name.substr(kPatterns.size()), " at ", value));
+  if (rates.empty()) return "";
+  return str("Of what no pattern names. With rates of their own, before the schedule: ",
+             join(rates, ", "), ".");
 }
 
 std::string section_html(const std::string& title, const std::string& charts) {
@@ -161,6 +173,7 @@ std::string curve_sections(const RunFolder& run) {
                   .log_scale = plot.log_scale,
                   .smooth = plot.smooth};
       if (plot.takes("loss")) chart.bands = bands_of(run.phases);
+      if (plot.takes("lr")) chart.note = rates_note(run);
       for (const auto& [name, series] : run.series)
         if (plot.takes(name) && placed.insert(name).second) chart.lines.push_back({name, &series});
       if (!chart.lines.empty()) charts += to_html(chart);
