@@ -75,12 +75,14 @@ TEST(Config, DefaultsAndWords) {
   EXPECT_FALSE(given.newest_kept());
   EXPECT_FALSE(given.every_steps);
   EXPECT_EQ(given.keep_best.better, Better::higher);
-  EXPECT_EQ(bound("{delete_previous_checkpoint: true, keep: 5}").newest_kept(), 1);
+  EXPECT_EQ(bound("{delete_previous_checkpoint: true}").newest_kept(), 1);
 }
 
 TEST(Config, WhatCannotBe) {
-  for (const char* yaml : {"{keep: 0}", "{every_steps: 0}", "{state_dict_type: whole}",
-                           "{keep_best: {n: 2}}", "{on_failure: ignore}", "{asynch: true}"})
+  for (const char* yaml :
+       {"{keep: 0}", "{every_steps: 0}", "{state_dict_type: whole}", "{keep_best: {n: 2}}",
+        "{keep_best: {metric: loss}}", "{on_failure: ignore}", "{asynch: true}",
+        "{delete_previous_checkpoint: true, keep: 5}"})
     EXPECT_THROW(bound(yaml), ConfigError) << yaml;
 }
 
@@ -96,6 +98,11 @@ TEST(SealedJson, EveryWrongByteIsNoticed) {
     }
   for (std::size_t length = 0; length < good.size(); ++length)
     EXPECT_THROW(unseal(good.substr(0, length), "file"), CheckpointError) << length;
+}
+
+TEST(SealedJson, StringsMayHaveAnyBytes) {
+  const nlohmann::json content{{"shard", "\xff.tar"}, {"\xc3", {1, "a\xed\xa0\x80", nullptr}}};
+  EXPECT_EQ(unseal(seal(content), "a file"), content);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ struct Case {
     given.run_folder = folder.string();
     given.engine = engine.get();
     given.optimizers = {{"", optimizer.get()}};
-    given.foreign.trained = {
+    given.foreign.tensors = {
         {"table", {2, 6}, {{"norm.weight", 0, 6}, {"norm.bias", 0, 6}}, {"tied.table"}},
         {"head.weight", {11, 6}, {{"head.weight", 0, 66}}, {}}};
     given.foreign.to_model = [](std::shared_ptr<const TensorSource> file) {

@@ -13,6 +13,7 @@
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/core/names.h"
+#include "floe/core/utf8.h"
 
 namespace floe {
 namespace {
@@ -138,6 +139,23 @@ TEST(Error, KnowsItsExitCode) {
   } catch (const DataError& error) {
     EXPECT_STREQ(error.what(), "tensor 3 is cut off");
   }
+}
+
+TEST(Utf8, AnyBytesAreATextAndComeBack) {
+  std::string all;
+  for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
+  for (const std::string& bytes :
+       {std::string(), std::string("run"), std::string("\xc3\xa9t\xc3\xa9"), std::string("\xff"),
+        std::string("a\xc3"), std::string("\xed\xa0\x80"), std::string("\xf4\x8f\xbf\xbf \xf4\x8f"),
+        all, all + all}) {
+    const std::string text = bytes_to_text(bytes);
+    EXPECT_TRUE(is_utf8(text)) << shown_bytes(bytes);
+    EXPECT_EQ(text_to_bytes(text), bytes) << shown_bytes(bytes);
+    EXPECT_EQ(text_to_bytes(bytes_to_text(text)), text);
+    EXPECT_TRUE(is_utf8(shown_bytes(bytes)));
+  }
+  EXPECT_EQ(bytes_to_text("\xc3\xa9"), "\xc3\xa9") << "what is UTF-8 stays";
+  EXPECT_EQ(shown_bytes("a\xff\xc3\xa9"), "a\\xff\xc3\xa9");
 }
 
 TEST(Log, LinesFromManyThreadsAreWhole) {

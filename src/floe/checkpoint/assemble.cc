@@ -59,12 +59,32 @@ void add_other_names(DcpMetadata& metadata, const std::vector<RankManifest>& ran
       }
 }
 
+// Elements that two tensors share are in the files once. Both are cut at the same places (see Note [Rows in
+// tables]), so a chunk of the other one is either here already or is missing here.
+void add_rests(DcpMetadata& metadata, const std::vector<RankManifest>& ranks) {
+  std::map<std::string, std::string> rests;
+  for (const RankManifest& rank : ranks)
+    for (const RankTensor& part : rank.tensors)
+      if (!part.rest_of.empty()) rests.emplace(join(part.path, "."), part.rest_of);
+  for (const auto& [name, other] : rests) {
+    const auto found = metadata.tensors.find(other);
+    require<CheckpointError>(found != metadata.tensors.end(), "'", name, "' has its rest in '",
+                             other, "', which no rank wrote");
+    std::vector<DcpChunk>& chunks = metadata.tensors.at(name).chunks;
+    std::set<std::vector<std::int64_t>> own;
+    for (const DcpChunk& chunk : chunks) own.insert(chunk.offsets);
+    for (const DcpChunk& chunk : found->second.chunks)
+      if (!own.contains(chunk.offsets)) chunks.push_back(chunk);
+  }
+}
+
 DcpMetadata make_metadata(const std::vector<RankManifest>& ranks) {
   DcpMetadata metadata;
   for (const RankManifest& rank : ranks) {
     metadata.files.push_back(data_file(rank.header.rank));
     add_tensors(metadata, rank, metadata.files.size() - 1);
   }
+  add_rests(metadata, ranks);
   for (auto& [name, tensor] : metadata.tensors) {
     const std::string problem = tidy_chunks(tensor.shape, tensor.chunks);
     require<CheckpointError>(problem.empty(), "'", name, "' ", problem);

@@ -7,13 +7,19 @@ namespace floe {
 void describe(config::Schema<KeepBestConfig>& s) {
   using C = KeepBestConfig;
   s.field("metric", &C::metric,
-          "Name of the metric that ranks checkpoints, such as validation_loss");
+          "Name of the metric that ranks checkpoints: val_loss, val_loss_SOURCE, "
+          "val_perplexity_SOURCE (saves at steps with a validation) or loss_SOURCE");
   s.field("n", &C::n, "How many of the best stay, beside the newest").at_least(0);
   s.field("better", &C::better, "Which way the metric is better");
   s.check("metric", [](const C& c) -> std::string {
     return c.n > 0 && !c.metric
                ? str("is not set, but n is ", c.n, "; name the metric, or set n to 0")
                : "";
+  });
+  s.check("n", [](const C& c) -> std::string {
+    return c.n == 0 && c.metric ? str("is 0, so nothing stays because of ", *c.metric,
+                                      "; set n to 1 or more, or remove the metric")
+                                : "";
   });
 }
 
@@ -36,6 +42,11 @@ void describe(config::Schema<CheckpointConfig>& s) {
   s.field("on_exception", &C::on_exception, "Save what can be saved when a rank fails");
   s.field("on_failure", &C::on_failure,
           "What a failed save (a full disk) means: stop ends the run, continue goes on training");
+  s.check("keep", [](const C& c) -> std::string {
+    if (!c.delete_previous_checkpoint || c.keep == 1 || c.keep == C().keep) return "";
+    return str("is ", c.keep ? std::to_string(*c.keep) : "null, which keeps all",
+               ", but delete_previous_checkpoint leaves only the newest; remove one of the two");
+  });
 }
 
 }  // namespace floe

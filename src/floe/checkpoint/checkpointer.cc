@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <filesystem>
@@ -22,6 +23,7 @@
 #include "floe/checkpoint/verify.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
+#include "floe/nn/load.h"
 
 namespace floe::checkpoint {
 namespace {
@@ -52,10 +54,39 @@ std::string meeting_name(const char* what) {
 std::vector<FileTensor> own_file_tensors(const shard::ShardPlan& plan) {
   std::vector<FileTensor> tensors;
   for (const auto& parameter : plan.parameters)
-    if (parameter.trainable)
-      tensors.push_back(
-          {parameter.name, parameter.shape, {{parameter.name, 0, parameter.numel}}, {}});
+    tensors.push_back(
+        {parameter.name, parameter.shape, {{parameter.name, 0, parameter.numel}}, {}});
   return tensors;
+}
+
+// What other parameters stand for in the parameter that a file's tensor is called after.
+std::vector<TableRows> rows_in_tables(const std::vector<FileTensor>& tensors) {
+  std::vector<TableRows> rows;
+  for (const FileTensor& tensor : tensors) {
+    const bool is_parameter =
+        std::any_of(tensor.runs.begin(), tensor.runs.end(),
+                    [&](const FileRun& run) { return run.parameter == tensor.name; });
+    std::int64_t at = 0;
+    for (const FileRun& run : tensor.runs) {
+      if (is_parameter && run.parameter != tensor.name)
+        rows.push_back({tensor.name, run.parameter, at, run.first, run.count});
+      at += run.count;
+    }
+  }
+  return rows;
+}
+
+// "a, b and 3 more"
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 4;
+  if (names.size() <= kMost) return join(names, ", ");
+  return str(join(std::vector(names.begin(), names.begin() + kMost), ", "), " and ",
+             names.size() - kMost, " more");
+}
+
+bool same_bases(const std::vector<FrozenBase>& a, const std::vector<FrozenBase>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const FrozenBase& x, const FrozenBase& y) { return x.digest == y.digest; });
 }
 
 std::string anew_in_words(const std::vector<std::string>& sets, const std::string& path) {
@@ -78,11 +109,13 @@ struct Checkpointer::State {
     check_names(run.optimizers);
     run.ema = options.ema;
     run.content = options.config.content;
-    for (const FileTensor& tensor : options.foreign.trained)
-      for (const FileRun& part : tensor.runs) run.frozen_too.insert(part.parameter);
-    check_savable(run);
-    if (options.foreign.trained.empty())
-      options.foreign.trained = own_file_tensors(run.engine->plan());
+    if (options.foreign.tensors.empty())
+      options.foreign.tensors = own_file_tensors(run.engine->plan());
+    run.rows = rows_in_tables(options.foreign.tensors);
+    for (const auto& parameter : run.engine->plan().parameters)
+      if (parameter.trainable) trained.insert(parameter.name);
+    keep(options.foreign.always);
+    keep(options.kept);
     if (world().rank() == 0) remove_leftovers(folder);
     start = meeting.from_first(random_name(), "the start of the checkpoints");
     model = model_digest(run.engine->plan());
@@ -95,11 +128,39 @@ struct Checkpointer::State {
     manifest.step = step;
     manifest.world_size = world().size();
     manifest.layout = options.config.state_dict_type;
-    manifest.content = options.config.content;
+    static_cast<Holdings&>(manifest) = holdings();
     manifest.model = model;
-    manifest.bases = options.bases;
     manifest.sets = describe(run.optimizers);
     return manifest;
+  }
+
+  Holdings holdings() const {
+    Holdings held{options.config.content, options.bases, run.kept, trained, frozen};
+    held.kept->insert(trained.begin(), trained.end());
+    return held;
+  }
+
+  // From now on checkpoints hold these as well. Throws ConfigError when they cannot.
+  void keep(const std::set<std::string>& names) {
+    run.kept.insert(names.begin(), names.end());
+    // A file's tensor is written whole, with everything that it is made of.
+    for (const FileTensor& tensor : options.foreign.tensors)
+      if (holds_some_of(tensor))
+        for (const FileRun& part : tensor.runs)
+          if (!trained.contains(part.parameter)) run.kept.insert(part.parameter);
+    check_savable(run);
+  }
+  bool holds_some_of(const FileTensor& tensor) const {
+    return std::any_of(tensor.runs.begin(), tensor.runs.end(), [&](const FileRun& part) {
+      return run.kept.contains(part.parameter) || trained.contains(part.parameter);
+    });
+  }
+  // Of checkpoint_N.pt.
+  std::vector<FileTensor> file_tensors() const {
+    std::vector<FileTensor> tensors;
+    for (const FileTensor& tensor : options.foreign.tensors)
+      if (run.content == Content::full || holds_some_of(tensor)) tensors.push_back(tensor);
+    return tensors;
   }
 
   RankHeader header(std::int64_t step, const nlohmann::json& rank_state) const {
@@ -110,7 +171,8 @@ struct Checkpointer::State {
             model,
             rank_state,
             /*shared=*/nullptr,
-            describe(run.optimizers)};
+            describe(run.optimizers),
+            /*holdings=*/nullptr};
   }
 
   // Waits for the save under way. Its error, if any, is the result.
@@ -133,6 +195,9 @@ struct Checkpointer::State {
 
   std::optional<Restored> resume(const std::string& mode);
   void validate(const std::string& path);
+  void keep_what_it_holds(const SavedState& saved);
+  // Says which of the checkpoint's state this run has no place for.
+  void tell_what_ends(const SavedState& saved) const;
   void check_bases(const Manifest& manifest, const std::string& path) const;
   void write_emergency_files(std::int64_t step, const nlohmann::json& shared,
                              const nlohmann::json& rank_state);
@@ -140,6 +205,8 @@ struct Checkpointer::State {
   CheckpointerOptions options;
   std::string folder, start, model;
   RunState run;
+  std::set<std::string> trained;  // by some set
+  std::set<std::string> frozen;   // Holdings::frozen
   Meeting meeting, save_meeting;  // of the training thread and of the one that writes
 
   HostCopy copies;
@@ -171,6 +238,8 @@ Checkpointer::~Checkpointer() {
 
 void Checkpointer::State::check_bases(const Manifest& manifest, const std::string& path) const {
   if (manifest.content == Content::full) return;
+  // Older ones do not name the files of a model that began partly from random numbers.
+  if (!manifest.kept && manifest.bases.empty()) return;
   require<CheckpointError>(manifest.bases.size() == options.bases.size(), "'", path,
                            "' was trained on ", manifest.bases.size(),
                            " frozen files, but this run has ", options.bases.size(),
@@ -197,25 +266,94 @@ void Checkpointer::State::validate(const std::string& path) {
   loadable = check_fits(*opened, run);
 }
 
+// See Note [What a checkpoint holds].
+void Checkpointer::State::keep_what_it_holds(const SavedState& saved) {
+  // All weights of a full checkpoint of another base are not in this run's files.
+  const bool told =
+      saved.manifest && saved.manifest->kept && same_bases(saved.manifest->bases, options.bases);
+  std::set<std::string> held;
+  std::vector<std::string> more, missing, lost;
+  for (const auto& parameter : run.engine->plan().parameters) {
+    if (!nn::find_any(*saved.weights, parameter.name, parameter.other_names)) {
+      missing.push_back(parameter.name);
+      if (options.kept.contains(parameter.name)) lost.push_back(parameter.name);
+      continue;
+    }
+    if (told && !saved.manifest->kept->contains(parameter.name)) continue;
+    held.insert(parameter.name);
+    if (!told && !has(run, parameter)) more.push_back(parameter.name);
+  }
+  const std::size_t all = run.engine->plan().parameters.size();
+  require<ConfigError>(!options.nothing_initialised || missing.empty(),
+                       "model.skip_init leaves every parameter without a value, but '", saved.path,
+                       "' holds only ", all - missing.size(), " of ", all,
+                       "; remove model.skip_init, or resume from a checkpoint with content: full");
+  keep(held);
+  if (saved.manifest)
+    for (const auto& names :
+         {saved.manifest->trained.value_or(std::set<std::string>()), saved.manifest->frozen})
+      for (const std::string& name : names)
+        if (!trained.contains(name)) frozen.insert(name);
+  if (world().rank() != 0) return;
+  tell_what_ends(saved);
+  if (!lost.empty())
+    log::warn("'", saved.path, "' does not hold ", some_of(lost),
+              ", which are not in the frozen files either: they are as model.weights or the seed "
+              "gives them now");
+  if (!more.empty())
+    log::info(
+        "'", saved.path, "' does not say which of its parameters are in this run's frozen ",
+        "files, so this run's checkpoints hold all of them; they do not train: ", some_of(more));
+}
+
+void Checkpointer::State::tell_what_ends(const SavedState& saved) const {
+  // Of those that an earlier start froze, it was said then.
+  std::vector<std::string> frozen_now;
+  if (saved.manifest)
+    for (const std::string& name : frozen)
+      if (!saved.manifest->frozen.contains(name)) frozen_now.push_back(name);
+  if (!frozen_now.empty())
+    log::warn(some_of(frozen_now),
+              " trained until now and are frozen from here on: their weights stay in the ",
+              "checkpoints, in strategy.mixed_precision.param, but their optimizer state, averages "
+              "and fp32 masters end with '",
+              saved.path, "', which checkpoint.keep may remove");
+  for (const SetOptimizer& set : run.optimizers) {
+    const auto state = saved.optimizers.find(set.name);
+    if (state == saved.optimizers.end()) continue;
+    std::vector<std::string> unused;
+    const auto& known = set.optimizer->state_names();
+    for (const auto& [key, source] : state->second)
+      if (key != "step" && std::find(known.begin(), known.end(), key) == known.end())
+        unused.push_back(key);
+    if (!unused.empty())
+      log::warn("'", saved.path, "' has ", join(unused, ", "), " of another optimizer, which ",
+                set.optimizer->kind(), " does not keep: they end here");
+  }
+}
+
 std::optional<Restored> Checkpointer::resume(const std::string& mode) {
   State& s = *state_;
   s.dirty = true;
   auto restored = mode == "never" ? std::nullopt : s.resume(mode);
+  require<ConfigError>(restored || !s.options.nothing_initialised,
+                       "model.skip_init leaves every parameter without a value, and there is no "
+                       "checkpoint to take them from; remove model.skip_init, or resume from a "
+                       "checkpoint with content: full");
   s.dirty = false;
   return restored;
 }
 
 std::optional<Restored> Checkpointer::State::resume(const std::string& mode) {
   const bool first = world().rank() == 0;
-  const bool own = mode == "auto";
-  const bool is_run = own || fs::is_directory(checkpoints_folder(mode));
-  const std::string searched = own ? folder : checkpoints_folder(mode);
+  const bool only_own = mode == "auto";
   std::vector<std::string> paths, passed_over;
-  if (!is_run) {
-    paths = {mode};
-  } else if (first) {
-    if (own) passed_over = gather_emergencies(searched, about(0));
-    paths = candidates(searched, passed_over);
+  if (first) {
+    passed_over = gather_emergencies(folder, about(0));
+    if (only_own)
+      paths = candidates(folder, passed_over);
+    else
+      paths = candidates_from(mode, folder, passed_over);
   }
   Choice choice = choose(
       paths, [this](const std::string& path) { validate(path); }, meeting);
@@ -227,15 +365,16 @@ std::optional<Restored> Checkpointer::State::resume(const std::string& mode) {
                              "the choice of a checkpoint"))
           .get<std::vector<std::string>>();
   if (choice.path.empty()) {
-    const bool committed = !is_run || !list_checkpoints(searched).empty();
     require<CheckpointError>(
-        !committed && own, "no checkpoint of '", is_run ? searched : mode, "' can be used: ",
+        only_own && list_checkpoints(folder).empty(), "no checkpoint of '",
+        only_own ? folder : mode, "' can be used: ",
         passed_over.empty() ? std::string("there is none") : join(passed_over, "; "),
-        own ? "; set run.resume to never to start anew" : "");
+        only_own ? "; set run.resume to never to start anew" : "");
     if (first)
       for (const std::string& sentence : passed_over) log::warn(sentence);
     return std::nullopt;
   }
+  keep_what_it_holds(*opened);
   std::string problem;
   try {
     load(*opened, run, loadable);
@@ -257,12 +396,17 @@ std::optional<Restored> Checkpointer::State::resume(const std::string& mode) {
     restored.ranks = opened->manifest->ranks;
     restored.emergency = opened->manifest->emergency;
   }
+  const bool own = fs::path(choice.path).parent_path() == fs::path(folder);
+  std::string why = own || is_run_folder(mode) ? ", the newest checkpoint that is whole"
+                                               : ", where run.resume lets this run begin";
+  if (restored.emergency)
+    why = ", which was saved when the run failed and is not older than the others";
+  if (own && !only_own)
+    why += str("; '", mode,
+               "', where run.resume lets the run begin, is passed over (to begin there once more, "
+               "choose another run.name)");
   restored.sentence =
-      str("continuing after step ", restored.step, " from '", choice.path, "'",
-          !is_run ? ", as asked for"
-          : restored.emergency
-              ? ", which was saved when the run failed and is not older than the others"
-              : ", the newest checkpoint that is whole");
+      str("continuing after step ", restored.step, " from '", choice.path, "'", why);
   if (first) {
     for (const std::string& sentence : passed_over) log::warn(sentence);
     log::info(restored.sentence);
@@ -295,7 +439,7 @@ bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
   for (const SetOptimizer& set : s.run.optimizers)
     job->optimizers.push_back({set.name, set.optimizer->parameter_groups()});
   if (s.world().rank() == 0) job->objects = state_objects(s.run);
-  job->file_tensors = s.options.foreign.trained;
+  job->file_tensors = s.file_tensors();
   job->tensors = state_tensors(s.run, Share::part);
   const bool direct = !s.options.config.async && s.world().device().is_cpu();
   if (!direct) job->tensors = s.copies.of(std::move(job->tensors));
@@ -349,6 +493,7 @@ void Checkpointer::State::write_emergency_files(std::int64_t step, const nlohman
   }
   RankHeader own = header(step, rank_state);
   own.shared = shared;
+  own.holdings = to_json(holdings());
   write_emergency(folder, own, tensors, state_objects(run));
   log::info("wrote this rank's part of an emergency checkpoint of step ", step, " to '", folder,
             "'");

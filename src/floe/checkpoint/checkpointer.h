@@ -23,6 +23,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,11 +60,20 @@ struct FileTensor {
 };
 // How a model's parameters are called in files of other systems. Empty: as in the model.
 struct ForeignNames {
-  std::vector<FileTensor> trained;  // what checkpoint_N.pt has
+  // Of every parameter that checkpoint_N.pt may have; it has those of which it holds a parameter.
+  std::vector<FileTensor> tensors;
+  // Parameters that checkpoints of that system have even where they are frozen and in the base.
+  std::set<std::string> always;
   // A source under the file's names as one under the model's. Null: the names are the model's.
   std::function<std::shared_ptr<const TensorSource>(std::shared_ptr<const TensorSource>)> to_model;
 };
 
+// Note [What a checkpoint holds]
+// With content: trainable a checkpoint holds everything that cannot be read again from the frozen base:
+// what some set trains, `kept`, and what the checkpoint that the run was resumed from held. So what
+// trained once stays, in all later checkpoints, also of runs in which it is frozen. A manifest lists it
+// (Manifest::kept), with content: full as well. Frozen parts are held as they are stored, which is
+// mixed_precision.param.
 struct CheckpointerOptions {
   CheckpointConfig config;
   std::string run_folder;
@@ -71,7 +81,11 @@ struct CheckpointerOptions {
   std::vector<SetOptimizer> optimizers;  // of every set; names as in Note [Names of optimizers]
   optim::Ema* ema = nullptr;
   std::vector<FrozenBase> bases;
+  std::set<std::string> kept;  // parameters that are not in the bases, whether they train or not
   ForeignNames foreign;
+  // No parameter has a value yet (model.skip_init): resume() throws ConfigError unless it finds a
+  // checkpoint that has all of them.
+  bool nothing_initialised = false;
 };
 
 // A checkpoint that was loaded: the weights, the optimizer's and the average's state are in place.

@@ -39,7 +39,7 @@ void check_one_state(const std::vector<RankManifest>& ranks) {
     require<CheckpointError>(header.step == first.step, "rank ", first.rank, " is of step ",
                              first.step, " and rank ", header.rank, " of step ", header.step);
     require<CheckpointError>(header.run == first.run && header.world_size == first.world_size &&
-                                 header.model == first.model,
+                                 header.model == first.model && header.holdings == first.holdings,
                              "ranks ", first.rank, " and ", header.rank, " are of different runs");
     require<CheckpointError>(header.sets == first.sets, "rank ", first.rank, " has the sets ",
                              in_words(first.sets), " and rank ", header.rank, " ",
@@ -58,6 +58,11 @@ void finish_set(const std::string& folder, Manifest about, const std::vector<Ran
   about.model = first.model;
   about.shared = first.shared;
   about.sets = first.sets;
+  // What the ranks wrote, not what this start of the program would write.
+  if (first.holdings.is_null())
+    about.kept = about.trained = std::nullopt;
+  else
+    static_cast<Holdings&>(about) = holdings_from_json(first.holdings, folder);
   about.metrics.clear();
   assemble(folder, about, ranks);
 }

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "floe/core/utf8.h"
+
 namespace floe::checkpoint {
 
 pickle::Value to_pickle(const nlohmann::json& value) {
@@ -16,7 +18,7 @@ pickle::Value to_pickle(const nlohmann::json& value) {
         return std::to_string(value.get<std::uint64_t>());
       return value.get<std::int64_t>();
     case nlohmann::json::value_t::number_float: return value.get<double>();
-    case nlohmann::json::value_t::string: return value.get<std::string>();
+    case nlohmann::json::value_t::string: return bytes_to_text(value.get<std::string>());
     case nlohmann::json::value_t::array: {
       pickle::Items items;
       for (const auto& item : value) items.push_back(to_pickle(item));
@@ -24,7 +26,8 @@ pickle::Value to_pickle(const nlohmann::json& value) {
     }
     case nlohmann::json::value_t::object: {
       pickle::Entries entries;
-      for (const auto& [key, item] : value.items()) entries.emplace_back(key, to_pickle(item));
+      for (const auto& [key, item] : value.items())
+        entries.emplace_back(bytes_to_text(key), to_pickle(item));
       return pickle::dict(std::move(entries));
     }
     default: return {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/nn/load.h"
@@ -91,8 +92,22 @@ Loadable::State state_in(const SavedState& saved, const SetOptimizer& set) {
   return none ? Loadable::State::none : Loadable::State::missing;
 }
 
-void check_optimizer(const SavedState& saved, const RunState& run, const SetOptimizer& set,
-                     Defects& defects) {
+// Not in the checkpoint because it was frozen and of the base then, which this run has read as well.
+bool is_of_base(const SavedState& saved, const RunState& run, const PlannedParameter& parameter) {
+  if (!saved.manifest || !saved.manifest->kept || saved.manifest->bases.empty()) return false;
+  return saved.manifest->content == Content::trainable &&
+         !saved.manifest->kept->contains(parameter.name) && !run.kept.contains(parameter.name);
+}
+
+bool was_frozen(const SavedState& saved, const PlannedParameter& parameter) {
+  return saved.manifest && saved.manifest->trained &&
+         !saved.manifest->trained->contains(parameter.name);
+}
+
+// Returns the groups that start anew.
+std::set<std::size_t> check_optimizer(const SavedState& saved, const RunState& run,
+                                      const SetOptimizer& set, Defects& defects) {
+  std::set<std::size_t> new_groups;
   const OptimizerState& state = saved.optimizers.at(set.name);
   const std::string whose = set.name.empty() ? "" : str(" in set '", set.name, "'");
   for (const std::string& key : set.optimizer->state_names()) {
@@ -100,10 +115,19 @@ void check_optimizer(const SavedState& saved, const RunState& run, const SetOpti
     require<CheckpointError>(source != state.end(), "'", saved.path, "' has no '", key,
                              "' of the optimizer", whose, ", which ", set.optimizer->kind(),
                              " needs; it was saved with another train.optimizer.type");
-    for (const PlannedParameter& parameter : run.engine->plan().parameters)
-      if (parameter.trains_in(set.optimizer->set()))
-        defects.check(*source->second, parameter, str(key, whose, " of ").c_str());
+    const auto groups = run.engine->trainable_groups();
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (!groups[g]->plan().trains_in(set.optimizer->set())) continue;
+      for (std::size_t i = 0; i < groups[g]->plan().parameters.size(); ++i) {
+        const PlannedParameter& parameter = groups[g]->parameter(i);
+        if (was_frozen(saved, parameter) && !find(*source->second, parameter))
+          new_groups.insert(g);
+        else
+          defects.check(*source->second, parameter, str(key, whose, " of ").c_str());
+      }
+    }
   }
+  return new_groups;
 }
 
 void activate_saved_set(const SavedState& saved, const RunState& run) {
@@ -113,10 +137,23 @@ void activate_saved_set(const SavedState& saved, const RunState& run) {
       if (known.active && set.name == known.name) run.engine->activate(set.optimizer->set());
 }
 
+// As before its first step.
+void clear_group(optim::Optimizer& optimizer, std::size_t group) {
+  for (const optim::StateSlice& slice : optimizer.state_slices(group)) slice.values.zero_();
+  if (at::Tensor updates = optimizer.updates(group); updates.defined()) updates.zero_();
+}
+
 void load_optimizer(const SavedState& saved, const OptimizerState& state, const RunState& run,
-                    optim::Optimizer& optimizer) {
+                    optim::Optimizer& optimizer, const std::set<std::size_t>& new_groups) {
   const auto groups = run.engine->trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (new_groups.contains(g)) {
+      clear_group(optimizer, g);
+      if (run.engine->world().rank() == 0)
+        log::info("the optimizer starts anew for '", groups[g]->name(), "', of which '", saved.path,
+                  "' has not trained everything");
+      continue;
+    }
     for (const optim::StateSlice& slice : optimizer.open_state(g))
       read_pieces(*groups[g], *state.at(slice.name), slice.values);
     if (const at::Tensor updates = optimizer.updates(g); updates.defined())
@@ -124,12 +161,8 @@ void load_optimizer(const SavedState& saved, const OptimizerState& state, const 
   }
 }
 
-// As before its first step.
 void clear_optimizer(const RunState& run, optim::Optimizer& optimizer) {
-  for (std::size_t g = 0; g < run.engine->trainable_groups().size(); ++g) {
-    for (const optim::StateSlice& slice : optimizer.state_slices(g)) slice.values.zero_();
-    if (at::Tensor updates = optimizer.updates(g); updates.defined()) updates.zero_();
-  }
+  for (std::size_t g = 0; g < run.engine->trainable_groups().size(); ++g) clear_group(optimizer, g);
 }
 
 }  // namespace
@@ -146,15 +179,19 @@ Loadable check_fits(const SavedState& saved, const RunState& run) {
   Loadable loadable;
   loadable.has_ema = run.ema && saved.ema;
   for (const PlannedParameter& parameter : run.engine->plan().parameters) {
-    if (parameter.trainable || find(*saved.weights, parameter))
+    const bool found = find(*saved.weights, parameter) != nullptr;
+    if (found || (parameter.trainable && !is_of_base(saved, run, parameter)) ||
+        (saved.manifest && saved.manifest->kept && saved.manifest->kept->contains(parameter.name)))
       defects.check(*saved.weights, parameter, "");
-    if (parameter.trainable && loadable.has_ema)
-      defects.check(*saved.ema, parameter, "the average of ");
+    const bool averaged =
+        loadable.has_ema && (find(*saved.ema, parameter) || !was_frozen(saved, parameter));
+    if (parameter.trainable && averaged) defects.check(*saved.ema, parameter, "the average of ");
   }
   for (const SetOptimizer& set : run.optimizers) {
     loadable.optimizers.push_back(state_in(saved, set));
-    if (loadable.optimizers.back() == Loadable::State::saved)
-      check_optimizer(saved, run, set, defects);
+    loadable.new_groups.push_back(loadable.optimizers.back() == Loadable::State::saved
+                                      ? check_optimizer(saved, run, set, defects)
+                                      : std::set<std::size_t>());
   }
   defects.throw_if_any(saved.path);
   return loadable;
@@ -167,15 +204,15 @@ void load(const SavedState& saved, const RunState& run, const Loadable& what) {
     shard::read_group(*group, *saved.weights);
     group->values_changed();
   }
+  // The average of what was frozen is its value.
+  if (run.ema) run.ema->restart();
   if (what.has_ema)
     for (std::size_t g = 0; g < run.engine->trainable_groups().size(); ++g)
       read_pieces(*run.engine->trainable_groups()[g], *saved.ema, run.ema->slice(g));
-  else if (run.ema)
-    run.ema->restart();
   for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
     const SetOptimizer& set = run.optimizers[i];
     if (what.optimizers[i] == Loadable::State::saved)
-      load_optimizer(saved, saved.optimizers.at(set.name), run, *set.optimizer);
+      load_optimizer(saved, saved.optimizers.at(set.name), run, *set.optimizer, what.new_groups[i]);
     else
       clear_optimizer(run, *set.optimizer);
   }

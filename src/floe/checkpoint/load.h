@@ -2,6 +2,10 @@
 // each rank reads the elements that it holds.
 #pragma once
 
+#include <set>
+#include <string>
+#include <vector>
+
 #include "floe/checkpoint/saved_state.h"
 
 namespace floe::checkpoint {
@@ -15,6 +19,9 @@ struct Loadable {
     saved,
   };
   std::vector<State> optimizers;
+  // Of each optimizer that has saved state: trainable groups that start anew all the same, because some
+  // parameter of theirs was frozen when the checkpoint was saved.
+  std::vector<std::set<std::size_t>> new_groups;
 
   // The names of the sets whose optimizer is missing.
   std::vector<std::string> anew(const RunState& run) const;

@@ -27,33 +27,63 @@ E named(const json& text, const std::string& path) {
   throw CheckpointError(str("'", path, "' has the unknown word ", text.dump()));
 }
 
+std::optional<std::set<std::string>> names_in(const json& content, const char* key) {
+  if (!content.contains(key) || content.at(key).is_null()) return std::nullopt;
+  return content.at(key).get<std::set<std::string>>();
+}
+
 }  // namespace
 
+json to_json(const Holdings& holdings) {
+  json bases = json::array();
+  for (const FrozenBase& base : holdings.bases)
+    bases.push_back({{"path", base.path}, {"digest", base.digest}});
+  json content{{"content", name_in_file(holdings.content)}, {"bases", std::move(bases)}};
+  if (holdings.kept) content["kept"] = *holdings.kept;
+  if (holdings.trained) content["trained"] = *holdings.trained;
+  if (!holdings.frozen.empty()) content["frozen"] = holdings.frozen;
+  return content;
+}
+
+Holdings holdings_from_json(const json& content, const std::string& path) {
+  Holdings holdings;
+  holdings.content = named<Content>(content.at("content"), path);
+  for (const json& base : content.at("bases"))
+    holdings.bases.push_back({base.at("path"), base.at("digest")});
+  holdings.kept = names_in(content, "kept");
+  holdings.trained = names_in(content, "trained");
+  holdings.frozen = names_in(content, "frozen").value_or(std::set<std::string>());
+  return holdings;
+}
+
 std::string manifest_path(const std::string& checkpoint) {
-  return std::filesystem::is_directory(checkpoint) ? str(checkpoint, "/", kManifestFile)
-                                                   : checkpoint + ".floe.json";
+  namespace fs = std::filesystem;
+  if (fs::is_directory(checkpoint)) return str(checkpoint, "/", kManifestFile);
+  // `last` may lead to a file, beside which the manifest lies.
+  std::error_code ignored;
+  const bool leads_to_file = fs::is_symlink(checkpoint, ignored) && fs::exists(checkpoint, ignored);
+  return (leads_to_file ? fs::canonical(checkpoint).string() : checkpoint) + ".floe.json";
 }
 
 void write_manifest(const std::string& path, const Manifest& manifest) {
-  json bases = json::array(), ranges = json::array();
-  for (const FrozenBase& base : manifest.bases)
-    bases.push_back({{"path", base.path}, {"digest", base.digest}});
+  json ranges = json::array();
   for (const CheckedRange& range : manifest.ranges)
     ranges.push_back({range.file, range.offset, range.length, range.crc});
-  write_sealed(path, {{"format", 1},
-                      {"step", manifest.step},
-                      {"world_size", manifest.world_size},
-                      {"layout", name_in_file(manifest.layout)},
-                      {"content", name_in_file(manifest.content)},
-                      {"emergency", manifest.emergency},
-                      {"model", manifest.model},
-                      {"bases", std::move(bases)},
-                      {"sets", to_json(manifest.sets)},
-                      {"metrics", manifest.metrics},
-                      {"shared", manifest.shared},
-                      {"ranks", manifest.ranks},
-                      {"ranges", std::move(ranges)},
-                      {"file_bytes", manifest.file_bytes}});
+  json content{{"format", 1},
+               {"step", manifest.step},
+               {"world_size", manifest.world_size},
+               {"layout", name_in_file(manifest.layout)},
+               {"emergency", manifest.emergency},
+               {"model", manifest.model},
+               {"sets", to_json(manifest.sets)},
+               {"numbered", manifest.numbered},
+               {"metrics", manifest.metrics},
+               {"shared", manifest.shared},
+               {"ranks", manifest.ranks},
+               {"ranges", std::move(ranges)},
+               {"file_bytes", manifest.file_bytes}};
+  content.update(to_json(static_cast<const Holdings&>(manifest)));
+  write_sealed(path, content);
 }
 
 Manifest read_manifest(const std::string& path) {
@@ -70,12 +100,11 @@ Manifest read_manifest(const std::string& path) {
         "'", path, "' is of ", manifest.world_size, " ranks, but has the states of ",
         content.at("ranks").size());
     manifest.layout = named<Layout>(content.at("layout"), path);
-    manifest.content = named<Content>(content.at("content"), path);
+    static_cast<Holdings&>(manifest) = holdings_from_json(content, path);
     manifest.emergency = content.at("emergency");
     manifest.model = content.at("model");
-    for (const json& base : content.at("bases"))
-      manifest.bases.push_back({base.at("path"), base.at("digest")});
     manifest.sets = sets_from_json(content.value("sets", json::array()));
+    content.value("numbered", json::object()).get_to(manifest.numbered);
     for (const auto& [name, value] : content.at("metrics").items())
       if (value.is_number()) manifest.metrics[name] = value;
     manifest.shared = content.at("shared");

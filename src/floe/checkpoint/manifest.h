@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,15 +24,29 @@ struct CheckedRange {
   std::string what;
 };
 
-struct Manifest {
+// What a checkpoint says about its parameters (Note [What a checkpoint holds]).
+struct Holdings {
+  Content content = Content::trainable;
+  std::vector<FrozenBase> bases;
+  // Those that are not in the bases, and of these the ones that some set trained. Null: the checkpoint
+  // does not say, because an older floe wrote it.
+  std::optional<std::set<std::string>> kept, trained;
+  // Those that trained before and do not any more: they have no state and no averages.
+  std::set<std::string> frozen;
+};
+nlohmann::json to_json(const Holdings& holdings);
+// Throws nlohmann::json::exception or CheckpointError (naming the file) for anything else.
+Holdings holdings_from_json(const nlohmann::json& content, const std::string& path);
+
+struct Manifest : Holdings {
   std::int64_t step = 0;
   int world_size = 1;
   Layout layout = Layout::sharded;
-  Content content = Content::trainable;
   bool emergency = false;
-  std::string model;  // model_digest
-  std::vector<FrozenBase> bases;
+  std::string model;           // model_digest
   std::vector<SavedSet> sets;  // empty: one without a name
+  // Layout trainable: the names of the tensors that each set's optimizer state counts.
+  std::map<std::string, std::vector<std::string>> numbered;
   std::map<std::string, double> metrics;
   nlohmann::json shared;
   std::vector<nlohmann::json> ranks;

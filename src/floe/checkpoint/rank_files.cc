@@ -80,6 +80,7 @@ void write_rank_files(const std::string& folder, const RankHeader& header,
                                {"shape", tensor.shape},
                                {"dtype", name_of(tensor.dtype)},
                                {"chunks", std::move(chunks)}});
+    if (!tensor.rest_of.empty()) written_tensors.back()["rest_of"] = tensor.rest_of;
   }
   file.finish();
   stop_point("data written");
@@ -93,6 +94,7 @@ void write_rank_files(const std::string& folder, const RankHeader& header,
                 {"state", header.state},
                 {"shared", header.shared},
                 {"sets", to_json(header.sets)},
+                {"holdings", header.holdings},
                 {"file_bytes", file.bytes()},
                 {"tensors", std::move(written_tensors)},
                 {"objects", std::move(written_objects)}});
@@ -114,6 +116,7 @@ RankManifest read_rank_manifest(const std::string& folder, int rank) {
     header.state = content.at("state");
     header.shared = content.at("shared");
     header.sets = sets_from_json(content.value("sets", json::array()));
+    header.holdings = content.value("holdings", json());
     require<CheckpointError>(
         header.rank == rank && rank < header.world_size && header.world_size <= kMostRanks, "'",
         path, "' is of rank ", header.rank, " of ", header.world_size);
@@ -126,6 +129,7 @@ RankManifest read_rank_manifest(const std::string& folder, int rank) {
       const auto dtype = dtype_from_name(entry.at("dtype").get<std::string>());
       require<CheckpointError>(dtype.has_value(), "'", path, "' has a tensor of an unknown dtype");
       tensor.dtype = *dtype;
+      tensor.rest_of = entry.value("rest_of", "");
       for (const json& part : entry.at("chunks")) {
         RankChunk& chunk = tensor.chunks.emplace_back();
         part.at("offsets").get_to(chunk.offsets);

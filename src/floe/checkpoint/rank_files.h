@@ -20,6 +20,7 @@ struct RankHeader {
   nlohmann::json state;   // of the rank
   nlohmann::json shared;  // of the run; only in an emergency, else null
   std::vector<SavedSet> sets;
+  nlohmann::json holdings;  // Holdings; only in an emergency, else null
 };
 
 struct RankChunk {
@@ -32,6 +33,7 @@ struct RankTensor {
   std::vector<std::int64_t> shape;
   DType dtype = DType::f32;
   std::vector<RankChunk> chunks;
+  std::string rest_of;  // as in StateTensor
 };
 struct RankObject {
   std::string name;

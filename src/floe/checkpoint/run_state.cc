@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <map>
 #include <utility>
 
 #include "floe/comm/world.h"
@@ -30,15 +31,24 @@ Elements share_of(const FlatGroup& group, int rank, std::int64_t used, Share sha
   return {used * replica / copies, used * (replica + 1) / copies};
 }
 
-// Whether its checkpoints have the parameter.
-bool has(const RunState& state, const shard::PlannedParameter& parameter) {
-  return parameter.trainable || state.content == Content::full ||
-         state.frozen_too.contains(parameter.name);
+// Of elements [first, first + count), those of [other_first, other_first + other_count).
+Elements common(std::int64_t first, std::int64_t count, std::int64_t other_first,
+                std::int64_t other_count) {
+  return {std::max(first, other_first), std::min(first + count, other_first + other_count)};
 }
 
 class Collector {
  public:
-  Collector(const RunState& state, Share share) : state_(state), share_(share) {}
+  Collector(const RunState& state, Share share) : state_(state), share_(share) {
+    for (const auto& group : state.engine->groups())
+      for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
+        places_[group->parameter(i).name] = {group.get(), i};
+    for (const TableRows& part : state.rows)
+      if (writes(part.table) && writes(part.rows)) {
+        in_table_[part.table].push_back(&part);
+        of_rows_[part.rows].push_back(&part);
+      }
+  }
 
   std::vector<StateTensor> collect() {
     const auto trainable = state_.engine->trainable_groups();
@@ -53,6 +63,17 @@ class Collector {
   }
 
  private:
+  struct InGroup {
+    const FlatGroup* group = nullptr;
+    std::size_t index = 0;
+  };
+
+  bool writes(const std::string& name) const {
+    const auto place = places_.find(name);
+    return place != places_.end() && !place->second.group->plan().eight_bit() &&
+           has(state_, place->second.group->parameter(place->second.index));
+  }
+
   void add_trainable(const FlatGroup& group, std::size_t index) {
     add(group, {"model"}, "", group.values(), true);
     if (state_.ema) add(group, {"ema"}, "", state_.ema->held(index), true);
@@ -80,28 +101,85 @@ class Collector {
       piece.first += begin - piece.shard_offset;
       piece.shard_offset = begin;
       piece.numel = end - begin;
-      if (wanted(group.parameter(piece.index))) visit(piece, group.parameter(piece.index));
+      if (has(state_, group.parameter(piece.index))) visit(piece, group.parameter(piece.index));
     }
   }
-
-  bool wanted(const shard::PlannedParameter& parameter) const { return has(state_, parameter); }
 
   void add(const FlatGroup& group, const std::vector<std::string>& above, const std::string& below,
            const at::Tensor& slice, bool with_other_names) {
     const at::AutoGradMode grad_off(false);
+    const bool weights = above == std::vector<std::string>{"model"};
+    const bool averages = above == std::vector<std::string>{"ema"};
     for_each_piece(group, [&](const Piece& piece, const shard::PlannedParameter& parameter) {
-      StateTensor tensor;
-      tensor.path = above;
-      tensor.path.push_back(parameter.name);
-      if (!below.empty()) tensor.path.push_back(below);
-      if (with_other_names)
-        for (const std::string& other : parameter.other_names)
-          tensor.other_names.push_back(str(join(above, "."), ".", other));
-      tensor.shape = parameter.shape;
+      StateTensor tensor = named(parameter, above, below, with_other_names);
       tensor.dtype = nn::file_dtype(slice.scalar_type());
-      tensor.pieces.push_back({piece.first, slice.narrow(0, piece.shard_offset, piece.numel)});
-      tensors_.push_back(std::move(tensor));
+      const at::Tensor values = slice.narrow(0, piece.shard_offset, piece.numel);
+      if (weights && in_table_.contains(parameter.name))
+        tensor.pieces = without_rows(parameter.name, {piece.first, values});
+      else
+        tensor.pieces.push_back({piece.first, values});
+      if (!tensor.pieces.empty()) tensors_.push_back(std::move(tensor));
+      if ((weights || averages) && of_rows_.contains(parameter.name))
+        add_to_tables(above, parameter.name, {piece.first, values});
     });
+  }
+
+  static StateTensor named(const shard::PlannedParameter& parameter,
+                           const std::vector<std::string>& above, const std::string& below,
+                           bool with_other_names) {
+    StateTensor tensor;
+    tensor.path = above;
+    tensor.path.push_back(parameter.name);
+    if (!below.empty()) tensor.path.push_back(below);
+    if (with_other_names)
+      for (const std::string& other : parameter.other_names)
+        tensor.other_names.push_back(str(join(above, "."), ".", other));
+    tensor.shape = parameter.shape;
+    return tensor;
+  }
+
+  // See Note [Rows in tables].
+  std::vector<StatePiece> without_rows(const std::string& table, const StatePiece& piece) const {
+    std::vector<Elements> left{{piece.first, piece.first + piece.values.numel()}};
+    for (const TableRows* part : in_table_.at(table)) {
+      std::vector<Elements> kept;
+      for (const Elements& run : left) {
+        const Elements cut = common(run.begin, run.end - run.begin, part->table_first, part->count);
+        if (cut.begin >= cut.end) {
+          kept.push_back(run);
+          continue;
+        }
+        if (run.begin < cut.begin) kept.push_back({run.begin, cut.begin});
+        if (cut.end < run.end) kept.push_back({cut.end, run.end});
+      }
+      left = std::move(kept);
+    }
+    std::vector<StatePiece> pieces;
+    for (const Elements& run : left)
+      pieces.push_back(
+          {run.begin, piece.values.narrow(0, run.begin - piece.first, run.end - run.begin)});
+    return pieces;
+  }
+
+  void add_to_tables(const std::vector<std::string>& above, const std::string& rows,
+                     const StatePiece& piece) {
+    const bool averages = above.front() == "ema";
+    for (const TableRows* part : of_rows_.at(rows)) {
+      const Elements mine =
+          common(piece.first, piece.values.numel(), part->rows_first, part->count);
+      if (mine.begin >= mine.end) continue;
+      const InGroup& place = places_.at(part->table);
+      const shard::PlannedParameter& table = place.group->parameter(place.index);
+      if (averages && table.trainable) continue;  // it has averages of its own
+      const at::ScalarType dtype = place.group->values().scalar_type();
+      StateTensor tensor = named(table, above, "", true);
+      if (averages) tensor.rest_of = str("model.", table.name);
+      tensor.dtype = nn::file_dtype(dtype);
+      tensor.pieces.push_back(
+          {part->table_first + mine.begin - part->rows_first,
+           piece.values.narrow(0, mine.begin - piece.first, mine.end - mine.begin).to(dtype)});
+      tensors_.push_back(std::move(tensor));
+    }
   }
 
   // One number for the whole group, in the file once per parameter: whoever writes a parameter's first
@@ -121,6 +199,8 @@ class Collector {
 
   const RunState& state_;
   Share share_;
+  std::map<std::string, InGroup> places_;
+  std::map<std::string, std::vector<const TableRows*>> in_table_, of_rows_;
   std::vector<StateTensor> tensors_;
 };
 
@@ -142,11 +222,24 @@ pickle::Value setting(const nlohmann::ordered_json& value) {
 
 std::string StateTensor::name() const { return join(path, "."); }
 
+bool has(const RunState& state, const shard::PlannedParameter& parameter) {
+  return parameter.trainable || state.content == Content::full ||
+         state.kept.contains(parameter.name);
+}
+
 void check_savable(const RunState& state) {
   for (const auto& group : state.engine->plan().groups)
     for (const std::size_t p : group.parameters) {
       const shard::PlannedParameter& parameter = state.engine->plan().parameters[p];
-      require<ConfigError>(!group.eight_bit() || !has(state, parameter), "'", parameter.name,
+      if (!group.eight_bit()) continue;
+      require<ConfigError>(
+          !state.kept.contains(parameter.name), "'", parameter.name,
+          "' is frozen and stored in 8 bits (strategy.frozen.dtype), but checkpoints must hold it "
+          "as "
+          "it was: it is not of the frozen files (it was trained, began from random numbers, or "
+          "came "
+          "with model.weights or a checkpoint); leave strategy.frozen.dtype out, or let it train");
+      require<ConfigError>(!has(state, parameter), "'", parameter.name,
                            "' is stored in 8 bits (strategy.frozen.dtype), so a checkpoint cannot "
                            "have it as it was read; save with checkpoint.content: trainable, which "
                            "names the frozen files, and put both together with floe export");

@@ -24,12 +24,26 @@
 
 namespace floe::checkpoint {
 
+// Elements of a table that a parameter of its own stands for (trained rows of an embedding).
+//
+// Note [Rows in tables]
+// In memory the table's own values of these elements are never used. In a checkpoint the table has the
+// values of `rows` there, rounded to the table's type: whoever holds a piece of `rows` writes it twice, as
+// elements of both, and whoever holds the table leaves them out. So a reader that knows only tables finds
+// what was trained, and floe finds `rows` itself. Of averages the same is true; what is frozen in the table
+// is its own average, so `ema.TABLE` takes it from the bytes of `model.TABLE`.
+struct TableRows {
+  std::string table, rows;
+  std::int64_t table_first = 0, rows_first = 0, count = 0;  // elements
+};
+
 struct RunState {
   shard::Engine* engine = nullptr;
   std::vector<SetOptimizer> optimizers;
   optim::Ema* ema = nullptr;  // null: none
   Content content = Content::trainable;
-  std::set<std::string> frozen_too;  // frozen parameters that belong to the trainable content
+  std::set<std::string> kept;  // belong to the trainable content, whether they train or not
+  std::vector<TableRows> rows;
 };
 
 // Elements [first, first + values.numel()) of a tensor, row-major; `values` is one-dimensional,
@@ -46,6 +60,8 @@ struct StateTensor {
   std::vector<std::int64_t> shape;
   DType dtype = DType::f32;
   std::vector<StatePiece> pieces;
+  std::string
+      rest_of;  // elements that no rank writes are those of this tensor; empty: there are none
 
   std::string name() const;  // flat: joined with dots
 };
@@ -61,6 +77,9 @@ enum class Share {
   part,  // where several ranks hold the same slice, each one a part of it
   held,  // all that it holds, replica or not
 };
+
+// Whether its checkpoints have the parameter.
+bool has(const RunState& state, const shard::PlannedParameter& parameter);
 
 // Throws ConfigError for content that cannot be written: frozen matrices that are stored in 8 bits.
 void check_savable(const RunState& state);

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <map>
 
 #include "floe/checkpoint/json_pickle.h"
 #include "floe/checkpoint/trainable_file.h"
@@ -31,19 +32,90 @@ bool is_number(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// The names that the optimizer of a file without names would count: 0, 1, ... over its groups.
-std::vector<std::string> numbered_names(const optim::Optimizer& optimizer,
-                                        const ForeignNames& foreign) {
-  std::vector<std::string> names;
-  const auto groups = optimizer.parameter_groups();
-  if (foreign.trained.empty()) {
-    for (const auto& group : groups)
-      names.insert(names.end(), group.names.begin(), group.names.end());
-    return names;
+using Groups = std::vector<optim::ParameterGroup>;
+
+// Groups as if every parameter had the rate of all.
+Groups without_rates(const Groups& groups, const shard::ShardPlan& plan) {
+  Groups merged;
+  for (const auto& group : groups) {
+    const auto same = std::find_if(merged.begin(), merged.end(), [&](const auto& other) {
+      return other.weight_decay == group.weight_decay;
+    });
+    if (same == merged.end())
+      merged.push_back(group);
+    else
+      same->names.insert(same->names.end(), group.names.begin(), group.names.end());
   }
-  for (const auto& group : numbered_tensors(foreign.trained, groups))
-    for (const FileTensor* tensor : group) names.push_back(tensor->name);
+  std::map<std::string, std::size_t> place;
+  for (const auto& parameter : plan.parameters) place.emplace(parameter.name, place.size());
+  for (auto& group : merged)
+    std::sort(group.names.begin(), group.names.end(),
+              [&](const auto& a, const auto& b) { return place.at(a) < place.at(b); });
+  return merged;
+}
+
+// The names by group that the optimizer of a file without names would count: 0, 1, ... over its groups.
+std::vector<std::vector<std::string>> names_by_group(const Groups& groups,
+                                                     const ForeignNames& foreign) {
+  std::vector<std::vector<std::string>> names;
+  if (foreign.tensors.empty()) {
+    for (const auto& group : groups) names.push_back(group.names);
+  } else {
+    for (const auto& group : numbered_tensors(foreign.tensors, groups)) {
+      names.emplace_back();
+      for (const FileTensor* tensor : group) names.back().push_back(tensor->name);
+    }
+  }
+  std::erase_if(names, [](const auto& group) { return group.empty(); });
   return names;
+}
+
+// How many parameters the groups of a file's optimizer have, without empty ones; nothing where it does
+// not say.
+std::vector<std::size_t> group_sizes(const TensorSource& source, const std::string& set) {
+  const auto* file = dynamic_cast<const TorchFile*>(&source);
+  if (!file || !file->root().has_entries()) return {};
+  const pickle::Value* state =
+      file->root().find(set.empty() ? "optimizer_state_dict" : "optimizer_state_dicts");
+  if (state && !set.empty()) state = state->has_entries() ? state->find(set) : nullptr;
+  const pickle::Value* groups =
+      state && state->has_entries() ? state->find("param_groups") : nullptr;
+  if (!groups || !groups->is(pickle::Kind::list)) return {};
+  std::vector<std::size_t> sizes;
+  for (const pickle::Value& group : groups->items()) {
+    const pickle::Value* params = group.has_entries() ? group.find("params") : nullptr;
+    if (!params || !params->is(pickle::Kind::list)) return {};
+    if (!params->items().empty()) sizes.push_back(params->items().size());
+  }
+  return sizes;
+}
+
+// The names of a file's numbers. They count group by group, so that the groups must be the same: those of
+// this run, or those that it would have without rates of their own.
+std::vector<std::string> names_of_numbers(const TensorSource& source, const std::string& path,
+                                          const SetOptimizer& set, const ForeignNames& foreign) {
+  const Groups groups = set.optimizer->parameter_groups();
+  const auto flat = [](const std::vector<std::vector<std::string>>& by_group) {
+    std::vector<std::string> all;
+    for (const auto& group : by_group) all.insert(all.end(), group.begin(), group.end());
+    return all;
+  };
+  const auto ours = names_by_group(groups, foreign);
+  const std::vector<std::size_t> theirs = group_sizes(source, set.name);
+  const auto fits = [&](const std::vector<std::vector<std::string>>& by_group) {
+    return std::equal(by_group.begin(), by_group.end(), theirs.begin(), theirs.end(),
+                      [](const auto& group, std::size_t size) { return group.size() == size; });
+  };
+  if (theirs.empty() || fits(ours)) return flat(ours);
+  const auto plain = names_by_group(without_rates(groups, set.optimizer->engine().plan()), foreign);
+  std::vector<std::size_t> sizes;
+  for (const auto& group : ours) sizes.push_back(group.size());
+  require<CheckpointError>(
+      fits(plain), "'", path, "': the optimizer's state is numbered over groups of ", join(theirs),
+      " parameters, but those of this run have ", join(sizes),
+      "; train with the train.trainable, optimizer.decay and optimizer.lr_patterns that it was "
+      "saved with, or take its weights alone (model.weights)");
+  return flat(plain);
 }
 
 class Opening {
@@ -112,6 +184,16 @@ class Opening {
     return name.substr(state + kState.size());
   }
 
+  // The names that state without names counts: 0, 1, ... over the optimizer's groups. The file's own, where
+  // it says them: this run may train something else.
+  std::vector<std::string> counted_by(const SetOptimizer& set) const {
+    if (state_.manifest)
+      if (const auto said = state_.manifest->numbered.find(set.name);
+          said != state_.manifest->numbered.end())
+        return said->second;
+    return names_of_numbers(*source_, state_.path, set, foreign_);
+  }
+
   // Sorts ….state.NAME.KEY of a set by key.
   void open_optimizer(const SetOptimizer& set) {
     std::map<std::string, Renames> by_key;
@@ -122,7 +204,7 @@ class Opening {
       if (dot == std::string_view::npos || dot == 0) continue;
       std::string parameter(state.substr(0, dot));
       if (is_number(parameter)) {
-        if (numbered.empty()) numbered = numbered_names(*set.optimizer, foreign_);
+        if (numbered.empty()) numbered = counted_by(set);
         std::size_t number = 0;
         const auto read =
             std::from_chars(parameter.data(), parameter.data() + parameter.size(), number);

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/io/atomic_file.h"
 #include "floe/io/crc32.h"
 #include "floe/io/file.h"
@@ -13,6 +14,20 @@ namespace floe::checkpoint {
 namespace {
 
 constexpr std::int64_t kMostBytes = 1 << 30;
+
+// A copy whose strings and keys went through `change`.
+template <class F>
+nlohmann::json with_strings(const nlohmann::json& content, const F& change) {
+  if (content.is_string()) return change(content.get_ref<const std::string&>());
+  if (!content.is_structured()) return content;
+  nlohmann::json copy = content.is_array() ? nlohmann::json::array() : nlohmann::json::object();
+  for (const auto& [key, item] : content.items())
+    if (content.is_array())
+      copy.push_back(with_strings(item, change));
+    else
+      copy[change(key)] = with_strings(item, change);
+  return copy;
+}
 
 std::string last_line(const std::string& content) {
   return str("{\"crc32\":\"", hex(crc32(content)), "\"}\n");
@@ -26,8 +41,15 @@ std::string hex(std::uint32_t crc) {
   return text.data();
 }
 
+nlohmann::json as_text(const nlohmann::json& content) {
+  return with_strings(content, [](const std::string& bytes) { return bytes_to_text(bytes); });
+}
+nlohmann::json as_bytes(const nlohmann::json& text) {
+  return with_strings(text, [](const std::string& chars) { return text_to_bytes(chars); });
+}
+
 std::string seal(const nlohmann::json& content) {
-  const std::string line = content.dump() + "\n";
+  const std::string line = as_text(content).dump() + "\n";
   return line + last_line(line);
 }
 
@@ -42,7 +64,7 @@ nlohmann::json unseal(const std::string& bytes, const std::string& path) {
   require<CheckpointError>(bytes.substr(end + 1) == last_line(line), "'", path,
                            "' is damaged: its checksum does not fit its content");
   try {
-    return parse_json(line, path);
+    return as_bytes(parse_json(line, path));
   } catch (const DataError& e) {
     throw CheckpointError(e.what());
   }

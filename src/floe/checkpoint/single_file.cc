@@ -26,15 +26,15 @@ constexpr std::int64_t kCheckedBlock = 16 << 20;
 Value whole_state(const DcpDirectory& directory, const SaveJob& job, TorchFileWriter& writer) {
   TensorCopier copier(directory, writer);
   std::map<std::string, std::map<std::string, pickle::Entries>> states;  // by set and parameter
-  std::map<std::pair<std::size_t, std::int64_t>, Value> copied;          // by place
+  std::map<std::vector<std::pair<std::size_t, std::int64_t>>, Value> copied;  // by place
   pickle::Entries weights, averages;
   for (const auto& [name, tensor] : directory.metadata().tensors) {
     const pickle::Items& path = directory.metadata().paths.at(name).items();
     // Names of the same bytes, as tied weights have them, are one tensor in the file too.
     const bool has_bytes = !tensor.chunks.empty();
-    const auto place = has_bytes
-                           ? std::pair(tensor.chunks[0].place.file, tensor.chunks[0].place.offset)
-                           : std::pair<std::size_t, std::int64_t>();
+    std::vector<std::pair<std::size_t, std::int64_t>> place;
+    for (const DcpChunk& chunk : tensor.chunks)
+      place.emplace_back(chunk.place.file, chunk.place.offset);
     const auto known = copied.find(place);
     const Value value = has_bytes && known != copied.end() ? known->second : copier.copy(name);
     if (has_bytes) copied.emplace(place, value);
@@ -42,8 +42,8 @@ Value whole_state(const DcpDirectory& directory, const SaveJob& job, TorchFileWr
       weights.emplace_back(path[1], value);
     else if (path[0].text() == "ema")
       averages.emplace_back(path[1], value);
-    else if (const auto place = state_place(path))
-      states[place->set][place->parameter].emplace_back(place->key, value);
+    else if (const auto state = state_place(path))
+      states[state->set][state->parameter].emplace_back(state->key, value);
   }
   pickle::Entries root{{"epoch", epoch_of(job)},
                        {"global_step", job.header.step},
@@ -90,6 +90,9 @@ void make_single_file(const std::string& directory, const SaveJob& job, const st
     writer.finish(job.about.layout == Layout::full ? whole_state(saved, job, writer)
                                                    : trainable_state(saved, job, writer));
   }
+  if (job.about.layout == Layout::trainable)
+    for (const OptimizerGroups& optimizer : job.optimizers)
+      manifest.numbered[optimizer.set] = numbered_names(job.file_tensors, optimizer.groups);
   stop_point("file written");
   add_ranges(manifest, made, name);
   write_manifest(target + ".floe.json", manifest);

@@ -47,6 +47,18 @@ Value state_of(const FileTensor& tensor, const std::string& set, std::int64_t nu
   return pickle::dict(std::move(entries));
 }
 
+// Tensors that are made of several parameters, under all their names.
+std::set<std::string> tables_of_rows(const std::vector<FileTensor>& tensors) {
+  std::set<std::string> names;
+  for (const FileTensor& tensor : tensors)
+    if (std::any_of(tensor.runs.begin(), tensor.runs.end(),
+                    [&](const FileRun& run) { return run.parameter != tensor.name; })) {
+      names.insert(tensor.name);
+      names.insert(tensor.copies.begin(), tensor.copies.end());
+    }
+  return names;
+}
+
 // What torch's LambdaLR keeps.
 Value scheduler_value(const SaveJob& job) {
   nlohmann::json state{{"last_epoch", job.header.step},
@@ -112,6 +124,14 @@ std::vector<std::vector<const FileTensor*>> numbered_tensors(
   return numbered;
 }
 
+std::vector<std::string> numbered_names(const std::vector<FileTensor>& tensors,
+                                        const std::vector<optim::ParameterGroup>& groups) {
+  std::vector<std::string> names;
+  for (const auto& group : numbered_tensors(tensors, groups))
+    for (const FileTensor* tensor : group) names.push_back(tensor->name);
+  return names;
+}
+
 Value trainable_state(const DcpDirectory& directory, const SaveJob& job, TorchFileWriter& writer) {
   TensorCopier copier(directory, writer);
   pickle::Entries weights;
@@ -144,10 +164,13 @@ Value trainable_state(const DcpDirectory& directory, const SaveJob& job, TorchFi
                  });
   if (job.optimizers.size() == 1 && job.optimizers.front().set.empty())
     root.emplace_back("lr_scheduler_state_dict", scheduler_value(job));
-  // OpenFlamingo has no averages; under the model's own names they are for floe alone.
+  // OpenFlamingo has no averages; under the model's own names they are for floe alone, which does not need
+  // tables of which only rows train.
   pickle::Entries averages;
+  const std::set<std::string> tables = tables_of_rows(job.file_tensors);
   for (const auto& [name, tensor] : directory.metadata().tensors)
-    if (name.starts_with("ema.")) averages.emplace_back(name.substr(4), copier.copy(name));
+    if (name.starts_with("ema.") && !tables.contains(name.substr(4)))
+      averages.emplace_back(name.substr(4), copier.copy(name));
   if (!averages.empty())
     root.emplace_back("ema_state_dict", pickle::ordered_dict(std::move(averages)));
   return pickle::dict(std::move(root));

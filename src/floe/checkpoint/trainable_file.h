@@ -22,6 +22,10 @@ pickle::Value trainable_state(const DcpDirectory& directory, const SaveJob& job,
 std::vector<std::vector<const FileTensor*>> numbered_tensors(
     const std::vector<FileTensor>& tensors, const std::vector<optim::ParameterGroup>& groups);
 
+// Their names, one group after the other.
+std::vector<std::string> numbered_names(const std::vector<FileTensor>& tensors,
+                                        const std::vector<optim::ParameterGroup>& groups);
+
 // Parts that a file with everything has as well.
 pickle::Value epoch_of(const SaveJob& job);
 // {"lr": 1e-3, "betas": (0.9, 0.999), ..., "params": [...]}

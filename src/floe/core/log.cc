@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "floe/core/status_line.h"
+#include "floe/core/utf8.h"
 
 namespace floe::log {
 namespace {
@@ -77,7 +78,8 @@ void write(Level level, std::string_view line) {
 
   Sink& s = sink();
   std::lock_guard lock(s.mutex);
-  const std::string text = str(clock, s.prefix, mark(level), line, "\n");
+  // Names of files may have any bytes; a log is UTF-8.
+  const std::string text = str(clock, s.prefix, mark(level), shown_bytes(line), "\n");
   const std::string shown = s.status.empty() ? text : str(kClearRow, text, s.status);
   std::fwrite(shown.data(), 1, shown.size(), stderr);
   if (s.file) {

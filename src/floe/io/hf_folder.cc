@@ -74,6 +74,7 @@ std::string find_weights(const std::string& folder, FolderNaming first) {
   if (found.empty())
     found =
         first == FolderNaming::transformers ? find_open_clip(folder) : find_transformers(folder);
+  if (found.empty()) found = first_of(folder, {"checkpoint.pt"});
   if (!found.empty()) return found;
   std::vector<std::string> weights;
   for (const std::string& file : sorted_files(folder))

@@ -19,6 +19,7 @@ enum class FolderNaming { transformers, open_clip };
 //                 pytorch_model.bin, pytorch_model.bin.index.json
 //   open_clip:    open_clip_model.safetensors, open_clip_pytorch_model.bin,
 //                 a single other open_clip_*.safetensors
+//   OpenFlamingo: checkpoint.pt, its trained part
 // Throws DataError, which lists the files of weights that are there, when there is none of these.
 std::string find_weights(const std::string& folder,
                          FolderNaming first = FolderNaming::transformers);

@@ -5,9 +5,9 @@
 #include <unordered_map>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/io/pickle_node.h"
 #include "floe/io/pickle_opcodes.h"
-#include "floe/io/utf8.h"
 
 namespace floe::pickle {
 

@@ -6,8 +6,8 @@
 #include <unordered_map>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/io/pickle_opcodes.h"
-#include "floe/io/utf8.h"
 
 namespace floe::pickle {
 namespace {

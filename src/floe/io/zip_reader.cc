@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/io/json_text.h"
-#include "floe/io/utf8.h"
 #include "floe/io/zip_format.h"
 
 namespace floe {
