@@ -1,9 +1,11 @@
+#include <csignal>
 #include <exception>
 #include <iostream>
 
 #include "floe/cli/command.h"
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of writing it
   try {
     return static_cast<int>(floe::cli::run_command_line({argv + 1, argv + argc}));
   } catch (const floe::Error& error) {

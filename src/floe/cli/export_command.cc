@@ -4,9 +4,9 @@
 #include "floe/cli/command.h"
 #include "floe/cli/export_model.h"
 #include "floe/cli/export_weights.h"
-#include "floe/cli/find_checkpoint.h"
 #include "floe/cli/model_card.h"
 #include "floe/cli/options.h"
+#include "floe/cli/used_model.h"
 #include "floe/core/bytes.h"
 #include "floe/io/atomic_file.h"
 #include "floe/io/atomic_folder.h"
@@ -17,12 +17,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kHelp =
-    R"(usage: floe export CKPT OUT [options]
+    R"(usage: floe export MODEL OUT [key=value] [options]
 
-Model-only weights from a checkpoint: a directory of torch.distributed.checkpoint (written by floe,
-FSDP, DDP, Lightning), a file of torch.save or safetensors, or a run folder (its newest one). OUT is a
-file (.safetensors, .pt, .pth), else a folder. Needs neither ranks nor a GPU; whatever the size, memory
-stays bounded.
+Model-only weights. MODEL is a run folder (its newest checkpoint), a checkpoint (a directory of
+torch.distributed.checkpoint written by floe, FSDP, DDP or Lightning, a file of torch.save or
+safetensors), an exported folder, or a YAML with a model. OUT is a file (.safetensors, .pt, .pth), else a
+folder. Needs neither ranks nor a GPU; whatever the size, memory stays bounded.
 
 A checkpoint of a run of floe becomes a whole model: what it does not have comes from the files that
 the run's configuration names. A language model becomes a Hugging Face folder, a Flamingo the state
@@ -42,6 +42,8 @@ prefixes of trainers (model., module., _orig_mod., _fsdp_wrapped_module.).
                           model is not known
   --strip-prefix PREFIX   another prefix to take off names; may be repeated
   --force                 replace OUT
+  key=value               changes the model's configuration (also ++key=value, ~key): where the files
+                          of a run have moved, model.lm=PATH says where they are
 
   floe export runs/demo out --hub-layout --dtype bf16
   floe export runs/demo/checkpoints/step_1000 flamingo.pt --trainable-only
@@ -77,9 +79,9 @@ DType parse_dtype(const std::string& name) {
 }
 
 ExportRequest request_of(const Options& options) {
-  const Args& words = options.words();
+  const Args& words = split_words(options.words()).paths;
   require<ConfigError>(words.size() == 2,
-                       "export: say what and where to: floe export CKPT OUT; 'floe export --help' "
+                       "export: say what and where to: floe export MODEL OUT; 'floe export --help' "
                        "has examples");
   refuse_together(options, "--raw",
                   {"--ema", "--trainable-only", "--merge-lora", "--no-merge-lora", "--hub-layout",
@@ -87,7 +89,7 @@ ExportRequest request_of(const Options& options) {
   refuse_together(options, "--merge-lora", {"--no-merge-lora"});
   refuse_together(options, "--trainable-only", {"--merge-lora", "--no-merge-lora"});
   refuse_together(options, "--model", {"--base", "--strip-prefix"});
-  ExportRequest request{.checkpoint = find_checkpoint(words[0]), .out = words[1]};
+  ExportRequest request{.source = words[0], .out = words[1]};
   if (const auto size = options.value("--max-shard-size")) {
     request.max_shard_bytes = parse_bytes(*size);
     require<ConfigError>(request.max_shard_bytes > 0, "export: --max-shard-size is '", *size,
@@ -113,30 +115,34 @@ ExportRequest request_of(const Options& options) {
 void require_no_model_needed(const ExportRequest& request, const Options& options) {
   for (const char* name : {"--trainable-only", "--merge-lora", "--no-merge-lora"})
     require<ConfigError>(!options.has(name), "export: ", name, " needs the model, but '",
-                         request.checkpoint,
+                         request.source,
                          "' does not say of which model it is; name it with --model FILE.yaml");
   require<ConfigError>(
       !request.hub_layout || !request.base.empty(),
       "export: --hub-layout needs "
       "config.json, but '",
-      request.checkpoint,
+      request.source,
       "' does not say of which model it is; name the model with --model FILE.yaml, "
       "or a Hugging Face folder with --base");
 }
 
-ExportResult write(const ExportRequest& request, const std::optional<CheckpointModel>& model,
+// Not a folder of somebody else's model, whose weights are written as they are.
+bool is_of_floe(const Located& located) {
+  return located.kind != PathKind::model || is_known_model(located.path);
+}
+
+ExportResult write(const ExportRequest& request, const std::optional<UsedModel>& model,
                    const std::string& place) {
   if (request.raw) return export_raw(request, place);
   if (!model) return export_weights(request, place);
   try {
     return export_model(request, *model, place);
   } catch (const ConfigError& error) {
-    throw ConfigError(
-        str(error.what(), " (the model is that of ", model->origin, "; --model names another)"));
+    throw ConfigError(str(error.what(), " (the model is that of ", model->origin, ")"));
   }
 }
 
-void add_card(const ExportRequest& request, const std::optional<CheckpointModel>& model,
+void add_card(const ExportRequest& request, const std::optional<UsedModel>& model,
               const ExportResult& result, const std::string& folder) {
   const fs::path out = fs::path(request.out + "/").parent_path();
   const ModelCard card{.name = out.filename().string(),
@@ -151,14 +157,32 @@ void add_card(const ExportRequest& request, const std::optional<CheckpointModel>
 
 Exit run(const Args& args) {
   const Options options("export", args, kOptions);
-  const ExportRequest request = request_of(options);
+  ExportRequest request = request_of(options);
+  const Args changes = split_words(options.words()).changes;
   std::error_code ignored;
   require<ConfigError>(request.force || !fs::exists(request.out, ignored), "export: '", request.out,
                        "' is there already; name another, or replace it with --force");
-  std::optional<CheckpointModel> model;
-  if (!request.raw && request.base.empty() && request.strip_prefixes.empty())
-    model = find_checkpoint_model(request.checkpoint, request.model_yaml);
-  if (!model) require_no_model_needed(request, options);
+  const Located located = locate("export", request.source, Wanted::weights);
+  require<ConfigError>(request.model_yaml.empty() || located.kind != PathKind::yaml,
+                       "export: --model says of which model weights are, but '", request.source,
+                       "' is a model itself");
+  request.checkpoint = located.checkpoint;
+  std::optional<UsedModel> model;
+  if (!request.raw && request.base.empty() && request.strip_prefixes.empty() && is_of_floe(located))
+    model = find_model("export", located, changes, request.model_yaml);
+  if (model) request.checkpoint = model->checkpoint;
+  if (!model) {
+    require_no_model_needed(request, options);
+    require<ConfigError>(changes.empty(), "export: '", changes.empty() ? "" : changes[0],
+                         "' has no effect: weights are written as they are here");
+    require<ConfigError>(located.kind != PathKind::yaml,
+                         "export: a YAML is exported as a model; leave "
+                         "out --raw, --base and --strip-prefix");
+    if (located.kind == PathKind::model) request.checkpoint = located.path;
+  }
+
+  require<ConfigError>(!request.ema || !request.checkpoint.empty(),
+                       "export: --ema needs a checkpoint; '", request.source, "' is none");
 
   ExportResult result;
   if (request.to_file()) {
@@ -172,8 +196,9 @@ Exit run(const Args& args) {
     if (request.hub_layout) add_card(request, model, result, folder.path());
     folder.commit();
   }
-  std::cout << request.checkpoint << " -> " << request.out << ": " << result.what << ", "
-            << result.num_tensors << " tensors, " << format_bytes(result.bytes) << "\n";
+  std::cout << (request.checkpoint.empty() ? request.source : request.checkpoint) << " -> "
+            << request.out << ": " << result.what << ", " << result.num_tensors << " tensors, "
+            << format_bytes(result.bytes) << "\n";
   if (request.hub_layout)
     std::cout << "upload: hf upload YOUR_NAME/"
               << fs::path(request.out + "/").parent_path().filename().string() << " " << request.out
@@ -185,7 +210,7 @@ Exit run(const Args& args) {
 
 const Command kExportCommand{
     .name = "export",
-    .summary = "model-only weights from a checkpoint: safetensors, Hugging Face folder, PEFT",
+    .summary = "model-only weights of a run or checkpoint: safetensors, Hugging Face folder, PEFT",
     .help = kHelp,
     .run = run,
 };

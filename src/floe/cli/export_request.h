@@ -13,7 +13,8 @@
 namespace floe::cli {
 
 struct ExportRequest {
-  std::string checkpoint;  // a file or a directory
+  std::string source;      // what was named: a run, a checkpoint, an exported folder, a YAML
+  std::string checkpoint;  // a file or a directory; empty: the model has no weights but its files'
   std::string out;         // a file (.safetensors, .pt, .pth), else a folder
   std::int64_t max_shard_bytes = 5'000'000'000;
   std::optional<DType> dtype;  // of floating-point tensors; none: as in the checkpoint

@@ -2,7 +2,9 @@
 
 #include <filesystem>
 
+#include "floe/checkpoint/manifest.h"
 #include "floe/core/error.h"
+#include "floe/core/log.h"
 #include "floe/io/json_text.h"
 #include "floe/io/open_tensors.h"
 #include "floe/io/renamed_source.h"
@@ -58,6 +60,19 @@ ExportResult write(const std::shared_ptr<const TensorSource>& source, const std:
   return result;
 }
 
+// What trained once and was frozen when the checkpoint was saved has no average in it.
+void warn_of_missing_averages(const std::string& checkpoint) {
+  const std::string file = checkpoint::manifest_path(checkpoint);
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return;
+  const std::set<std::string> frozen = checkpoint::read_manifest(file).frozen;
+  if (!frozen.empty())
+    log::warn("'", checkpoint, "' has no average of ", frozen.size(),
+              frozen.size() == 1 ? " parameter that" : " parameters that",
+              " trained once, such as ", *frozen.begin(),
+              ": frozen when it was saved, so that the weights are written as they are");
+}
+
 }  // namespace
 
 bool ExportRequest::to_file() const {
@@ -68,11 +83,13 @@ std::shared_ptr<const TensorSource> exported_weights(const ExportRequest& reques
   const std::shared_ptr<const TensorSource> source = open_tensors(request.checkpoint);
   auto weights = models::unwrapped(source, request.checkpoint);
   if (!request.ema) return weights;
-  const Renames averages = names_below(*source, kAverages);
+  Renames averages = names_below(*source, kAverages);
+  if (averages.empty()) averages = names_below(*source, "ema_state_dict.");  // of a file
   require<CheckpointError>(
       !averages.empty(), "'", request.checkpoint,
       "' has no averages of weights (ema): train with train.ema.decay, or leave "
       "out --ema");
+  warn_of_missing_averages(request.checkpoint);
   return std::make_shared<MergedSource>(std::vector<std::shared_ptr<const TensorSource>>{
       std::make_shared<RenamedSource>(source, averages), weights});
 }

@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include "floe/cli/image_tensors.h"
-#include "floe/cli/model_file.h"
+#include "floe/cli/loaded_model.h"
 #include "floe/io/open_tensors.h"
 #include "floe/io/safetensors_writer.h"
 #include "floe/nn/load.h"
@@ -12,7 +12,7 @@ namespace floe::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    R"(usage: floe forward MODEL.yaml INPUTS.safetensors OUTPUTS.safetensors [options]
+    R"(usage: floe forward MODEL INPUTS.safetensors OUTPUTS.safetensors [key=value] [options]
 
 One forward pass whose numbers can be compared with those of another system.
 
@@ -28,7 +28,11 @@ vision_x_i8 (int8, divided by 64). OUTPUTS gets logits [B, T, V] and, with label
                            the input embedding as a whole table, zero where it is frozen
   --packed                 leave padding out before computing; logits there are then 0
 
-MODEL.yaml is the block 'model:' of a training configuration. Paths in it are relative to it.
+MODEL is a run folder (its newest checkpoint is used, and named on stderr), a checkpoint, an exported
+folder, or a YAML: a training configuration or its block 'model:' alone. key=value, ++key=value and
+~key change the configuration; where a run's base files have moved: model.lm=PATH.
+
+  floe forward runs/demo inputs.safetensors outputs.safetensors
 )";
 
 class Outputs {
@@ -91,14 +95,15 @@ Exit run(const Args& args) {
   const Options options(
       "forward", args,
       {{"--dtype", true}, {"--device", true}, {"--stages"}, {"--grads"}, {"--packed"}});
-  require<ConfigError>(options.words().size() == 3,
-                       "forward: expected MODEL.yaml INPUTS.safetensors OUTPUTS.safetensors, got ",
-                       options.words().size(), " words; 'floe forward --help' shows them");
+  const Words words = split_words(options.words());
+  require<ConfigError>(words.paths.size() == 3,
+                       "forward: expected MODEL INPUTS.safetensors OUTPUTS.safetensors, got ",
+                       words.paths.size(), " paths; 'floe forward --help' shows them");
   const bool packed = options.has("--packed");
   require<ConfigError>(!packed || !options.has("--stages"),
                        "forward: --stages needs every place of the rows; leave out --packed");
-  const std::string &model_path = options.words()[0], &input_path = options.words()[1];
-  LoadedModel loaded = load_model_file(model_path, options);
+  const std::string &input_path = words.paths[1], &output_path = words.paths[2];
+  LoadedModel loaded = load_model("forward", words.paths[0], words.changes, options);
   models::LanguageModel& model = *loaded.built.model;
 
   const auto inputs = open_tensors(input_path);
@@ -150,7 +155,7 @@ Exit run(const Args& args) {
     }
     std::cout << "loss " << loss.item<float>() << "\n";
   }
-  outputs.write(options.words()[2]);
+  outputs.write(output_path);
   return Exit::done;
 }
 

@@ -6,14 +6,15 @@
 #include "floe/cli/stop_signals.h"
 #include "floe/io/file.h"
 #include "floe/io/json_text.h"
+#include "floe/models/exported_flamingo.h"
 #include "floe/models/flamingo.h"
 
 namespace floe::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    R"(usage: floe generate MODEL.yaml --prompt TEXT [--image FILE ...] [options]
-       floe generate MODEL.yaml --ids 1,2,3 [--images FILE.safetensors] [options]
+    R"(usage: floe generate MODEL [key=value] --prompt TEXT [--image FILE ...] [options]
+       floe generate MODEL [key=value] --ids 1,2,3 [--images FILE.safetensors] [options]
 
 Continues text with a model: the tokens that transformers' generate gives, through OpenFlamingo for a
 model with images. Prints the new text (or its ids, without a tokenizer), one line per result.
@@ -48,9 +49,13 @@ model with images. Prints the new text (or its ids, without a tokenizer), one li
   --dtype fp32|bf16|fp16      type of weights and computation (default fp32)
   --device cpu|cuda           where to compute (default cpu)
 
-  floe generate model.yaml --prompt '<image>Output:' --image cat.jpg --num-beams 3
+  floe generate runs/demo --prompt '<image>Output:' --image cat.jpg --num-beams 3
+  floe generate runs/demo/checkpoints/step_1000 --prompt '<image>' --image cat.jpg
+  floe generate model.yaml weights=flamingo.pt --ids 1,2,3
 
-MODEL.yaml is the block 'model:' of a training configuration. Paths in it are relative to it.
+MODEL is a run folder (its newest checkpoint is used, and named on stderr), a checkpoint, an exported
+folder, or a YAML: a training configuration or its block 'model:' alone. key=value, ++key=value and
+~key change the configuration; where a run's base files have moved: model.lm=PATH.
 )";
 
 const std::vector<OptionSpec> kOptions{{"--prompt", true, true},
@@ -123,7 +128,9 @@ struct FileDefaults {
 FileDefaults file_defaults(const std::string& folder) {
   std::string file = folder + "/generation_config.json";
   if (!std::filesystem::exists(file)) file = folder + "/config.json";
-  nlohmann::json values = parse_json(read_text(file, 1 << 24), file);
+  const bool own = file.ends_with("/config.json");  // may be that of an exported Flamingo
+  nlohmann::json values =
+      own ? nlohmann::json(models::lm_config(folder)) : parse_json(read_text(file, 1 << 24), file);
   require<DataError>(values.is_object(), file, ": is no JSON object");
   return {file, std::move(values)};
 }
@@ -173,10 +180,15 @@ void print_json(const std::vector<models::Generated>& generated,
 
 Exit run(const Args& args) {
   const Options options("generate", args, kOptions);
-  require<ConfigError>(options.words().size() == 1, "generate: expected one MODEL.yaml, got ",
-                       options.words().size(), " words; 'floe generate --help' shows the options");
+  const Words words = split_words(options.words());
+  require<ConfigError>(
+      words.paths.size() == 1,
+      "generate: expected one model (a run folder, a checkpoint, an exported folder "
+      "or a YAML), got ",
+      words.paths.size(), "; 'floe generate --help' shows the options");
   models::GenerateOptions how = read_options(options);
-  const LoadedModel loaded = load_model_file(options.words()[0], options);
+  require_prompts(options);
+  const LoadedModel loaded = load_model("generate", words.paths[0], words.changes, options);
   const FileDefaults defaults = file_defaults(loaded.config.lm);
   how.eos = end_tokens(options, loaded, defaults);
   const nlohmann::json use_cache = defaults.values.value("use_cache", nlohmann::json());

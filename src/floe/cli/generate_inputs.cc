@@ -93,7 +93,7 @@ std::vector<std::int64_t> parse_ids(const std::string& text, const std::string& 
   }
 }
 
-std::vector<models::Prompt> read_prompts(const Options& options, const LoadedModel& loaded) {
+void require_prompts(const Options& options) {
   const auto rows = options.values("--ids"), texts = options.values("--prompt");
   require<ConfigError>(rows.empty() != texts.empty(), "generate: give either --ids or --prompt, ",
                        rows.empty() ? "and at least one of them" : "not both");
@@ -104,6 +104,10 @@ std::vector<models::Prompt> read_prompts(const Options& options, const LoadedMod
                        "generate: give either --images or --image, not both");
   require<ConfigError>(!options.has("--pad-id") || texts.empty(),
                        "generate: --pad-id has no use with --prompt, whose tokens have no padding");
+}
+
+std::vector<models::Prompt> read_prompts(const Options& options, const LoadedModel& loaded) {
+  const auto rows = options.values("--ids"), texts = options.values("--prompt");
   std::vector<models::Prompt> prompts;
   const std::int64_t padding = options.integer("--pad-id", -1, 0, INT64_MAX);
   for (const std::string& row : rows) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "floe/cli/model_file.h"
+#include "floe/cli/loaded_model.h"
 #include "floe/cli/options.h"
 #include "floe/models/generate.h"
 
@@ -12,6 +12,9 @@ namespace floe::cli {
 
 // "1,2,3" → ids; throws ConfigError that names the option.
 std::vector<std::int64_t> parse_ids(const std::string& text, const std::string& option);
+
+// Throws ConfigError for options of prompts that are missing or do not go together.
+void require_prompts(const Options& options);
 
 // By --ids and --images, or by --prompt and --image; --pad-id names what to leave out at the start of
 // --ids. Throws ConfigError for what does not go together and DataError for files.

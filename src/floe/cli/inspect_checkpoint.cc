@@ -177,6 +177,11 @@ std::string facts_text(const ordered_json& facts) {
       for (const auto& [part, about] : value.items())
         line("part", str(part, "  ", about["num_tensors"].get<std::int64_t>(), " tensors, ",
                          format_bytes(about["bytes"].get<std::int64_t>())));
+    } else if (key == "not_used") {
+      for (const auto& sentence : value) line("not used", plain(sentence));
+    } else if (key == "in_no_file") {
+      for (const auto& [pattern, count] : value.items())
+        line("in no file", str(pattern, "  ", count.get<std::int64_t>(), " tensors, random"));
     } else if (key == "objects" || key == "unreadable" || key == "metrics") {
       for (const auto& [name, item] : value.items())
         line(key == "objects"   ? "value"

@@ -5,13 +5,14 @@
 #include <set>
 #include <span>
 
+#include "floe/checkpoint/newest.h"
 #include "floe/cli/command.h"
-#include "floe/cli/find_checkpoint.h"
 #include "floe/cli/inspect_checkpoint.h"
-#include "floe/cli/inspect_path.h"
+#include "floe/cli/inspect_model.h"
 #include "floe/cli/inspect_run.h"
 #include "floe/cli/inspect_tensors.h"
 #include "floe/cli/options.h"
+#include "floe/cli/used_model.h"
 #include "floe/data/inspect.h"
 #include "floe/data/inspect_grid.h"
 #include "floe/data/inspect_json.h"
@@ -25,13 +26,15 @@ namespace floe::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    R"(usage: floe inspect PATH... [options]
+    R"(usage: floe inspect PATH... [key=value] [options]
 
 What is in a path, in words:
   tar shards       files, samples, sizes of pictures, lengths of texts, what is dropped and why
   safetensors, .pt, .bin, model folders       names, types, shapes and sizes of tensors
   checkpoints      directories and files: the same, and step, world size, parts, files, health
-  run folders      how far the run came, its checkpoints, and the newest of them
+  run folders      how far the run came, its checkpoints, and the newest of them that is whole
+  YAML             the model of a training configuration, or of its block 'model:' alone; key=value
+                   changes it
   tokenizer folders or files                  kind, vocabulary, special tokens
 
 Shards are files, folders of tars, patterns ('laion/{00000..00127}.tar', 'mmc4/*.tar'), lists
@@ -102,7 +105,7 @@ data::InspectOptions inspect_options(const Options& options) {
   chosen.max_images = options.integer("--max-images", chosen.max_images, 1, kMost);
   if (options.has("--limit")) chosen.limit = options.integer("--limit", 0, 1, kMost);
   Args lists;
-  for (const auto& path : options.words()) lists.push_back(as_shards(path));
+  for (const auto& path : split_words(options.words()).paths) lists.push_back(as_shards(path));
   chosen.shards = data::expand_shards(join(lists, "::"));
   return chosen;
 }
@@ -164,11 +167,14 @@ void inspect_tensors(const std::string& path, bool json, bool verify) {
 }
 
 void inspect_run(const std::string& path, bool json, bool verify) {
-  const auto run = run_facts(path);
-  const bool has_checkpoint = !run["checkpoints"].empty();
-  require<CheckpointError>(has_checkpoint || !verify, "there is no checkpoint to verify in '", path,
-                           "'");
-  const std::string newest = has_checkpoint ? find_checkpoint(path) : "";
+  const std::string folder = checkpoint::run_at(path);
+  auto run = run_facts(folder);
+  const auto [newest, passed_over] = checkpoint::newest_whole(
+      folder, verify ? checkpoint::Reading::bytes : checkpoint::Reading::sizes);
+  const bool has_checkpoint = !newest.empty();
+  require<CheckpointError>(has_checkpoint || !verify, "there is no checkpoint to verify in '",
+                           folder, "'", passed_over.empty() ? "" : ": ", join(passed_over, "; "));
+  if (!passed_over.empty()) run["not_used"] = passed_over;
   nlohmann::ordered_json facts;
   if (has_checkpoint) facts = checkpoint_facts(newest, verify);
   if (json) {
@@ -184,6 +190,12 @@ void inspect_run(const std::string& path, bool json, bool verify) {
   std::cout << "\n" << totals_text(newest) << facts_text(facts);
 }
 
+void inspect_model(const std::string& path, const Args& changes, bool json) {
+  const auto facts =
+      model_facts(require_model("inspect", locate("inspect", path, Wanted::config), changes));
+  std::cout << (json ? pretty(facts) : facts_text(facts));
+}
+
 void inspect_tokenizer(const std::string& path, bool json) {
   require<ConfigError>(!json, "inspect: a tokenizer is described in words; leave out --json");
   std::cout << token::describe(*token::load_tokenizer(path));
@@ -191,11 +203,18 @@ void inspect_tokenizer(const std::string& path, bool json) {
 
 Exit run(const Args& args) {
   const Options options("inspect", args, kOptions);
-  const Args& paths = options.words();
+  const Words words = split_words(options.words());
+  const Args& paths = words.paths;
   require<ConfigError>(
       !paths.empty(), "inspect: name something to inspect; 'floe inspect --help' says what can be");
   std::set<PathKind> kinds;
-  for (const auto& path : paths) kinds.insert(kind_of(path));
+  for (const auto& path : paths) {
+    const PathKind kind = kind_of(path);
+    kinds.insert(kind == PathKind::nothing ? PathKind::shards : kind);  // a pattern, or a command
+  }
+  require<ConfigError>(words.changes.empty() || kinds == std::set{PathKind::yaml}, "inspect: '",
+                       words.changes.empty() ? "" : words.changes[0],
+                       "' has no effect; it changes a model that a YAML describes");
   if (kinds == std::set{PathKind::shards}) {
     require<ConfigError>(!options.has("--verify"),
                          "inspect: --verify is for checkpoints, not for '", paths.front(), "'");
@@ -211,13 +230,15 @@ Exit run(const Args& args) {
   const bool json = options.has("--json"), verify = options.has("--verify");
   for (const auto& path : paths) {
     const PathKind kind = kind_of(path);
-    require<ConfigError>(!verify || kind != PathKind::tokenizer,
+    require<ConfigError>(!verify || (kind != PathKind::tokenizer && kind != PathKind::yaml),
                          "inspect: --verify is for checkpoints, not for '", path, "'");
     if (kind == PathKind::run)
       inspect_run(path, json, verify);
+    else if (kind == PathKind::yaml)
+      inspect_model(path, words.changes, json);
     else if (kind != PathKind::tokenizer)
       inspect_tensors(path, json, verify);
-    if (kind == PathKind::tokenizer || (kind == PathKind::model && !json))
+    if (kind == PathKind::tokenizer || (kind == PathKind::model && !json && has_vocabulary(path)))
       inspect_tokenizer(path, json);
   }
   return Exit::done;
@@ -227,7 +248,7 @@ Exit run(const Args& args) {
 
 const Command kInspectCommand{
     .name = "inspect",
-    .summary = "what is in tar shards, tensor files, checkpoints or tokenizers",
+    .summary = "what is in runs, checkpoints, tensor files, models, tar shards or tokenizers",
     .help = kHelp,
     .run = run,
 };

@@ -22,7 +22,8 @@ that is set. Output comes line by line with the rank in front.
 
 When a rank fails, the others have time to end by themselves, then they are stopped. The result is
 that of the rank that failed first: its exit code, or 128 + the signal that ended it. Ctrl-C is
-passed on; a second one stops ranks that do not react.
+passed on; a second one stops ranks that do not react. SIGTERM and SIGHUP ask the ranks to stop and
+leave them the grace period; repeats change nothing.
 
   -n N          number of ranks
   --grace S     seconds from the first failure to the end of the others (30)

@@ -5,17 +5,17 @@
 #include <optional>
 #include <string>
 
-#include "floe/cli/checkpoint_model.h"
 #include "floe/cli/export_request.h"
+#include "floe/cli/used_model.h"
 
 namespace floe::cli {
 
 struct ModelCard {
   std::string name;  // of the folder
   ExportResult exported;
-  std::optional<CheckpointModel> model;  // none: a checkpoint that does not tell
-  std::string base;                      // a Hugging Face folder; empty: none
-  bool adapters = false;                 // a PEFT folder
+  std::optional<UsedModel> model;  // none: a checkpoint that does not tell
+  std::string base;                // a Hugging Face folder; empty: none
+  bool adapters = false;           // a PEFT folder
   bool trained_part = false;
   bool ema = false;
 };

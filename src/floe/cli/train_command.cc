@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <iostream>
 
 #include "floe/cli/command.h"
@@ -5,7 +6,9 @@
 #include "floe/cli/own_configs.h"
 #include "floe/cli/stop_signals.h"
 #include "floe/comm/guard.h"
+#include "floe/comm/launch.h"
 #include "floe/config/field_info.h"
+#include "floe/core/log.h"
 #include "floe/diag/memory_counter.h"
 #include "floe/train/parallelize.h"
 #include "floe/train/trainer.h"
@@ -33,7 +36,8 @@ first CONFIG, in ./configs, then among those that come with floe.
 
 The run's files are in run.dir/run.name: config.yaml, metrics.jsonl (a line per step), logs/,
 tensorboard/, wandb/, checkpoints/. Started again, the command goes on from the newest valid
-checkpoint. Ctrl-C once stops after the step under way, with a checkpoint; twice stops now.
+checkpoint. Ctrl-C once (or SIGTERM, SIGHUP) stops after the step under way, with a checkpoint; a
+second Ctrl-C stops now. SIGUSR1 saves and goes on.
 
 Keys:
 )";
@@ -51,6 +55,17 @@ const std::string& help() {
   return page;
 }
 
+// A launcher that kills the ranks before they are done saving.
+void warn_of_short_grace(double needed_s) {
+  const char* text = std::getenv(comm::kGraceVariable);
+  const char* rank = std::getenv("RANK");
+  const bool first = !rank || std::string_view(rank) == "0";
+  const double given_s = text ? std::atof(text) : 0;
+  if (text && first && given_s < needed_s)
+    log::warn("floe launch ends ranks ", given_s, " s after SIGTERM, before run.stop_grace_s (",
+              needed_s, " s) is over; start it with --grace ", needed_s + 5);
+}
+
 Exit run(const Args& args) {
   const Options options("train", args, {{"--print-config"}, {"--reference"}});
   if (options.has("--reference")) {
@@ -64,11 +79,12 @@ Exit run(const Args& args) {
     std::cout << config::print_config(loaded.values);
     return Exit::done;
   }
+  warn_of_short_grace(loaded.config.run.stop_grace_s);
   diag::MemoryCounter::install();
-  const std::atomic<bool>& stop = stop_on_signals();
+  train::RunSignals& signals = signals_of_a_run();
   const auto world = train::join_world(loaded.config.dist);
   return static_cast<Exit>(comm::guarded(*world, [&] {
-    train::Trainer trainer(loaded, world, stop);
+    train::Trainer trainer(loaded, world, signals);
     trainer.run();
     require(!trainer.stopped(), "stopped by a signal after step ", trainer.step(), " of ",
             trainer.total_steps());

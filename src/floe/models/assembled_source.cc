@@ -79,6 +79,17 @@ void AssembledSource::read(const TensorInfo& tensor, std::int64_t first_element,
   }
 }
 
+std::set<std::string> AssembledSource::names_from(
+    const std::set<const TensorSource*>& files) const {
+  std::set<std::string> names;
+  for (const auto& [name, entry] : entries_)
+    if (std::all_of(entry.pieces.begin(), entry.pieces.end(), [&](const WeightPiece& piece) {
+          return piece.source && files.contains(piece.source.get());
+        }))
+      names.insert(name);
+  return names;
+}
+
 std::uint64_t AssembledSource::bytes_read() const {
   std::set<const TensorSource*> sources;
   for (const auto& [name, entry] : entries_)

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ class AssembledSource : public TensorSource {
   void read(const TensorInfo& tensor, std::int64_t first_element, std::int64_t count,
             std::span<std::byte> out) const override;
   std::uint64_t bytes_read() const override;
+
+  // The names all of whose elements are read from these files.
+  std::set<std::string> names_from(const std::set<const TensorSource*>& files) const;
 
  private:
   struct Entry {

@@ -12,6 +12,7 @@
 #include "floe/io/open_tensors.h"
 #include "floe/io/renamed_source.h"
 #include "floe/models/causal_lm.h"
+#include "floe/models/exported_flamingo.h"
 #include "floe/models/flamingo.h"
 #include "floe/models/lora.h"
 #include "floe/models/weights.h"
@@ -25,7 +26,7 @@ DecoderSpec read_lm(const ModelConfig& config) {
   const std::string file = config.lm + "/config.json";
   require<ConfigError>(fs::exists(file), "model.lm: ", config.lm,
                        " is no Hugging Face folder; it has no config.json");
-  DecoderSpec spec = decoder_spec(parse_json(read_text(file, 1 << 24), file), file);
+  DecoderSpec spec = decoder_spec(lm_config(config.lm), file);
   if (config.dropout == ModelConfig::Dropout::none)
     spec.attention_dropout = spec.residual_dropout = spec.embedding_dropout = 0;
   return spec;
@@ -40,6 +41,13 @@ bool has_weights(const std::string& folder) {
 }
 
 std::shared_ptr<const TensorSource> open_lm(const ModelConfig& config) {
+  if (is_exported_flamingo(config.lm)) {
+    auto weights = exported_lm_weights(config.lm);
+    require<ConfigError>(weights || config.random_init, "model.lm: ", config.lm,
+                         " is the trained part of a Flamingo, without its language model; name the "
+                         "frozen parts with model.lm=PATH and model.vision=PATH");
+    return weights;
+  }
   if (has_weights(config.lm)) return open_tensors(find_weights(config.lm));
   require<ConfigError>(
       config.random_init, "model.lm: ", config.lm,
@@ -99,7 +107,11 @@ BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
     files.vision = open_vision(config.vision);
     require<ConfigError>(files.vision->source || config.random_init,
                          "model.vision: ", config.vision,
-                         " has no weights; set model.random_init=true to start from random ones");
+                         is_exported_flamingo(config.vision)
+                             ? " is the trained part of a Flamingo, without its image tower; name "
+                               "the frozen parts with model.lm=PATH and model.vision=PATH"
+                             : " has no weights; set model.random_init=true to start from random "
+                               "ones");
     FlamingoSpec spec{.lm = lm,
                       .vision = files.vision->spec,
                       .perceiver = config.perceiver,
@@ -138,8 +150,19 @@ BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
                         ? std::make_shared<MergedSource>(std::vector{trained, files.weights})
                         : trained;
   }
-  built.source = assemble_weights(*built.model, files, seed);
+  const auto assembled = assemble_weights(*built.model, files, seed);
+  built.of_base =
+      assembled->names_from({files.lm.get(), files.vision ? files.vision->source.get() : nullptr});
+  built.source = assembled;
   return built;
+}
+
+std::vector<std::string> base_files(const ModelConfig& config) {
+  std::vector<std::string> paths;
+  std::error_code ignored;
+  if (fs::is_directory(config.lm, ignored) && has_weights(config.lm)) paths.push_back(config.lm);
+  if (!config.vision.empty() && open_vision(config.vision).source) paths.push_back(config.vision);
+  return paths;
 }
 
 }  // namespace floe::models

@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "floe/io/tensor_source.h"
 #include "floe/models/language_model.h"
@@ -15,7 +17,8 @@ namespace floe::models {
 struct BuiltModel {
   std::shared_ptr<nn::Module> module;  // the same object as `model`
   LanguageModel* model = nullptr;
-  std::shared_ptr<const TensorSource> source;         // null: nothing is read (skip_init)
+  std::shared_ptr<const TensorSource> source;  // null: nothing is read (skip_init)
+  std::set<std::string> of_base;  // parameters that are read from base_files() alone, every element
   std::shared_ptr<const token::Tokenizer> tokenizer;  // null when there is none
   std::optional<token::FlamingoTokens> tokens;        // of a Flamingo with a tokenizer
 };
@@ -26,5 +29,9 @@ struct BuiltModel {
 BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
                        std::shared_ptr<const TensorSource> trained = nullptr,
                        const std::string& trained_path = "");
+
+// The folders of the frozen base (model.lm, model.vision) that have weights: what is read from them can be
+// read again, and a checkpoint names them instead of holding it.
+std::vector<std::string> base_files(const ModelConfig& config);
 
 }  // namespace floe::models

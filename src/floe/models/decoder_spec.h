@@ -70,5 +70,7 @@ struct DecoderSpec {
 // By the "model_type" of a Hugging Face config.json. Throws ConfigError, naming the file, for a
 // family that is not known and for settings that floe does not compute.
 DecoderSpec decoder_spec(const nlohmann::json& config, const std::string& file);
+// Whether decoder_spec() knows this "model_type".
+bool is_decoder_family(const std::string& model_type);
 
 }  // namespace floe::models

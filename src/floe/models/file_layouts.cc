@@ -118,11 +118,11 @@ std::vector<SavedTensor> trained_part_layout(
   std::vector<SavedTensor> tensors;
   const Layout layout(model, false);
   layout.each([&](const nn::NamedParameter& parameter, SavedTensor tensor) {
-    if (is_vision(parameter.name)) return;
     const bool trained = trains ? trains(parameter) : parameter.tensor.requires_grad();
-    if (!trained && !layout.is_table(parameter) &&
-        parameter.name.find("embed") == std::string::npos)
-      return;
+    const bool embeds =
+        layout.is_table(parameter) ||
+        (!is_vision(parameter.name) && parameter.name.find("embed") != std::string::npos);
+    if (!trained && !embeds) return;
     tensors.push_back(std::move(tensor));
   });
   return tensors;

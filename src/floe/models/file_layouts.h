@@ -17,7 +17,7 @@ namespace floe::models {
 std::vector<SavedTensor> language_model_layout(LanguageModel& model);
 
 // What OpenFlamingo keeps in a checkpoint: parameters that train, the input embedding, and everything
-// with "embed" in its name; nothing of the image tower. A tied head is written under its own name as
+// with "embed" in its name; of the image tower only what trains. A tied head is written under its own name as
 // well. Adapters are tensors of their own.
 // `trains` says which parameters do; null: those that require a gradient now.
 std::vector<SavedTensor> trained_part_layout(

@@ -119,14 +119,27 @@ nn::RotarySpec rotary_from(const HfConfig& config, std::int64_t dim, double defa
   return spec;
 }
 
-DecoderSpec decoder_spec(const nlohmann::json& config, const std::string& file) {
-  using Make = DecoderSpec (*)(const HfConfig&);
+namespace {
+
+using Make = DecoderSpec (*)(const HfConfig&);
+const std::map<std::string, Make>& decoder_families() {
   static const std::map<std::string, Make> families{
       {"opt", opt_spec},     {"gpt_neox", gpt_neox_spec},
       {"mpt", mpt_spec},     {"mosaic_gpt", mosaic_gpt_spec},
       {"llama", llama_spec}, {"mistral", mistral_spec},
       {"qwen2", qwen2_spec},
   };
+  return families;
+}
+
+}  // namespace
+
+bool is_decoder_family(const std::string& model_type) {
+  return decoder_families().contains(model_type);
+}
+
+DecoderSpec decoder_spec(const nlohmann::json& config, const std::string& file) {
+  const auto& families = decoder_families();
   const HfConfig values(config, file);
   const std::string type = values.text("model_type", "");
   const auto found = families.find(type);

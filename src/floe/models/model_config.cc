@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "floe/config/input_paths.h"
 #include "floe/config/schema.h"
 
 namespace floe::models {
@@ -24,7 +25,9 @@ void describe(config::Schema<CrossAttentionSpec>& s) {
 
 void describe(config::Schema<LoraConfig>& s) {
   using C = LoraConfig;
-  s.field("targets", &C::targets, "Patterns over the names of linear layers").not_empty();
+  s.field("targets", &C::targets, "Patterns over the names of linear layers")
+      .required()
+      .not_empty();
   s.field("rank", &C::rank, "Rank of the adapters").at_least(1);
   s.field("alpha", &C::alpha, "Scale: alpha / rank is multiplied with the adapter's output");
   s.field("dropout", &C::dropout, "Share of the adapter's input that is dropped")
@@ -40,10 +43,10 @@ void describe(config::Schema<ModelConfig>& s) {
   s.field("lm", &C::lm, "Hugging Face folder of the language model").required();
   s.field("vision", &C::vision,
           "CLIP image tower: folder or file of open_clip, Hugging Face or OpenAI");
-  s.field(
-      "weights", &C::weights,
-      "Weights that win over those of lm and vision, such as a trained part: .safetensors, .pt, or "
-      "the folder of a checkpoint");
+  s.field("weights", &C::weights,
+          "Weights that win over those of lm and vision: a run folder (its newest checkpoint), a "
+          "checkpoint, "
+          "an exported folder, .safetensors or .pt");
   s.field("tokenizer", &C::tokenizer, "Folder of the tokenizer; empty: that of lm, if it has one");
   s.field("cross_attn_every_n_layers", &C::cross_attn_every_n_layers,
           "Gated cross-attention stands in front of every n-th layer")
@@ -80,8 +83,10 @@ void describe(config::Schema<ModelConfig>& s) {
 
 void resolve_paths(ModelConfig& config, const std::string& folder) {
   const auto resolve = [&](std::string& path) {
-    if (!path.empty() && !path.starts_with("/"))
-      path = (std::filesystem::path(folder) / path).lexically_normal().string();
+    if (path.empty() || path.starts_with("/")) return;
+    const std::string file = (std::filesystem::path(folder) / "model.yaml").string();
+    const std::string found = config::find_input(path, file);
+    path = found != path ? found : config::input_folders(file).front() + "/" + path;
   };
   resolve(config.lm);
   resolve(config.vision);

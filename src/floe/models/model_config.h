@@ -63,7 +63,7 @@ inline auto enum_names(ModelConfig::Dropout) {
 }
 void describe(config::Schema<ModelConfig>& s);
 
-// Paths that do not begin with '/' are taken from `folder`.
+// Paths of a file in `folder` become absolute, by Note [Relative paths].
 void resolve_paths(ModelConfig& config, const std::string& folder);
 
 }  // namespace models

@@ -7,8 +7,7 @@
 
 #include "floe/core/error.h"
 #include "floe/io/atomic_file.h"
-#include "floe/io/file.h"
-#include "floe/io/json_text.h"
+#include "floe/models/exported_flamingo.h"
 #include "floe/models/flamingo.h"
 #include "floe/models/lora.h"
 #include "floe/models/part_names.h"
@@ -18,8 +17,6 @@ namespace floe::models {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::int64_t kMostConfigBytes = 1 << 24;
 
 void write_json(const std::string& path, const nlohmann::ordered_json& value) {
   write_file_atomically(path, value.dump(2) + "\n");
@@ -50,15 +47,13 @@ void prepare_folder(const std::string& folder) {
   }
 }
 
-void write_lm_config(const std::string& from, const std::string& to, std::int64_t vocab,
-                     DType dtype) {
-  const std::string file = from + "/config.json";
-  const std::string text = read_text(file, kMostConfigBytes);
-  parse_json(text, file);  // with its checks and messages
-  auto config = nlohmann::ordered_json::parse(text);
+// That of the folder, with the vocabulary and type that were written.
+nlohmann::ordered_json written_lm_config(const std::string& lm_folder, std::int64_t vocab,
+                                         DType dtype) {
+  nlohmann::ordered_json config = lm_config(lm_folder);
   config["vocab_size"] = vocab;
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = torch_name(dtype);
-  write_json(to + "/config.json", config);
+  return config;
 }
 
 // The type of most bytes.
@@ -184,9 +179,22 @@ void save_language_model(LanguageModel& model, const std::string& lm_folder,
   const std::vector<SavedTensor> tensors = language_model_layout(model);
   write_shards(tensors, folder, whole, options, [&] {
     prepare_folder(folder);
-    write_lm_config(lm_folder, folder, model.decoder().spec().vocab, main_dtype(tensors, options));
+    write_json(folder + "/config.json", written_lm_config(lm_folder, model.decoder().spec().vocab,
+                                                          main_dtype(tensors, options)));
     copy_companions(lm_folder, folder);
   });
+}
+
+void save_flamingo_config(LanguageModel& model, const ModelConfig& config, bool with_adapters,
+                          const std::string& folder, const SaveOptions& options) {
+  const DType dtype = main_dtype(flamingo_layout(model), options);
+  const FlamingoSpec& spec = dynamic_cast<const Flamingo&>(model).spec();
+  write_json(folder + "/config.json",
+             exported_config(config, spec, written_lm_config(config.lm, spec.lm.vocab, dtype),
+                             spec.vision.activation == Activation::gelu_tanh
+                                 ? clip_vision_config(spec.vision, dtype)
+                                 : open_clip_config(spec.vision),
+                             with_adapters));
 }
 
 void save_trained_part(LanguageModel& model, const std::string& path, const WholeParameter& whole,

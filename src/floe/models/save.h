@@ -42,6 +42,11 @@ void save_language_model(LanguageModel& model, const std::string& lm_folder,
 // settings, and code that config.json names (as text: floe never runs it).
 void copy_companions(const std::string& from, const std::string& to);
 
+// config.json of a folder with a Flamingo's weights (exported_flamingo.h). `with_adapters`: they are
+// tensors of their own in there.
+void save_flamingo_config(LanguageModel& model, const ModelConfig& config, bool with_adapters,
+                          const std::string& folder, const SaveOptions& options);
+
 // One file in OpenFlamingo's names: the trained part, or everything. `path` ends with .safetensors, or
 // with .pt or .pth for a file of torch.save that holds a bare state dict.
 void save_trained_part(LanguageModel& model, const std::string& path, const WholeParameter& whole,

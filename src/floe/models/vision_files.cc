@@ -9,6 +9,7 @@
 #include "floe/io/json_text.h"
 #include "floe/io/open_tensors.h"
 #include "floe/io/torch_file.h"
+#include "floe/models/exported_flamingo.h"
 #include "floe/models/hf_config.h"
 #include "floe/models/unwrapped_source.h"
 
@@ -122,6 +123,12 @@ void read_config(const std::string& folder, VisionFiles& files) {
       fs::exists(hf), "model.vision: ", folder,
       " has neither open_clip_config.json nor config.json; name a folder of open_clip "
       "or Hugging Face, or OpenAI's archive itself");
+  if (is_exported_flamingo(folder)) {
+    const nlohmann::json config = exported_vision_config(folder);
+    const bool of_open_clip = config.contains("model_cfg") || config.contains("vision_cfg");
+    files.spec = of_open_clip ? open_clip_spec(config, hf) : hugging_face_spec(config, hf);
+    return;
+  }
   files.spec = hugging_face_spec(parse_json(read_text(hf, kMostConfigBytes), hf), hf);
   files.names = VisionNames::hugging_face;
 }
@@ -178,6 +185,12 @@ VisionFiles open_vision(const std::string& path) {
   require<ConfigError>(fs::exists(path), "model.vision: there is no file or folder '", path, "'");
   const bool folder = fs::is_directory(path);
   if (folder) read_config(path, files);
+  if (folder && is_exported_flamingo(path)) {
+    files.source = exported_vision_weights(path);
+    if (files.source && !files.source->find("proj")) files.spec.embed_dim = 0;
+    check(files.spec, path);
+    return files;
+  }
   const std::string weights = folder ? weights_in(path, files.names) : path;
   if (!weights.empty()) open_weights(weights, folder, files);
   check(files.spec, path);

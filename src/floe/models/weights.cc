@@ -6,15 +6,30 @@
 #include "floe/core/error.h"
 #include "floe/core/names.h"
 #include "floe/io/open_tensors.h"
+#include "floe/models/flamingo.h"
 #include "floe/models/part_names.h"
 #include "floe/models/unwrapped_source.h"
+#include "floe/models/weight_defects.h"
 
 namespace floe::models {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-std::string shape_text(const Shape& shape) { return str("[", join(shape), "]"); }
+// The layers in whose names this part stands: "….layers.3.gated_cross_attn_layer.…" has 3.
+std::set<std::int64_t> layers_with(const TensorSource& source, const std::string& part) {
+  std::set<std::int64_t> layers;
+  for (const std::string& name : source.names()) {
+    const auto at = name.find(part);
+    if (at == std::string::npos || at == 0) continue;
+    const auto dot = name.rfind('.', at - 1);
+    const std::string number = name.substr(dot + 1, at - dot - 1);
+    if (!number.empty() && number.size() < 6 &&
+        number.find_first_not_of("0123456789") == std::string::npos)
+      layers.insert(std::stoll(number));
+  }
+  return layers;
+}
 
 // One of the places where weights come from, and which of its tensors have found theirs.
 class Place {
@@ -66,12 +81,12 @@ class Assembly {
         adapters_(files.adapters, files.adapters_path),
         result_(std::make_shared<AssembledSource>(seed)) {}
 
-  std::shared_ptr<const TensorSource> run() {
+  std::shared_ptr<const AssembledSource> run() {
     for (const nn::NamedParameter& parameter : nn::named_parameters(model_.module()))
       place(parameter);
     find_surplus();
-    require<DataError>(defects_.empty(),
-                       "the weights do not fit the model: ", join(defects_, "; "));
+    require<DataError>(defects_.empty(), "the weights do not fit the model: ", defects_.text(),
+                       likely_cause());
     return result_;
   }
 
@@ -127,7 +142,7 @@ class Assembly {
     if (const TensorInfo* found = from.find(names))
       take(parameter, from, found);
     else
-      missing(names[0], parameter.tensor.sizes().vec(), from.path());
+      defects_.missing(names[0], parameter.tensor.sizes().vec(), from.path());
   }
 
   void take(const nn::NamedParameter& parameter, const Place& from, const TensorInfo* found) {
@@ -136,7 +151,7 @@ class Assembly {
     const bool resizable = table || hf_name(parameter.name) == spec().names.head + ".weight";
     const bool other_rows = resizable && found->shape.size() == 2 && shape[1] == found->shape[1];
     if (found->shape != shape && !other_rows)
-      return misshapen(str("'", found->name, "'"), from.path(), found->shape, shape);
+      return defects_.misshapen(found->name, found->shape, shape, from.path());
     if (!floating(*found, from.path())) return;
     result_->add(parameter.name, shape, found->dtype,
                  table_pieces(parameter.name, from.source(), found, 0, shape));
@@ -188,9 +203,9 @@ class Assembly {
     for (const std::string& theirs : wanted.names) {
       const TensorInfo* found = vision_.find({theirs});
       if (!found)
-        missing(theirs, part, vision_.path());
+        defects_.missing(theirs, part, vision_.path());
       else if (found->shape != part)
-        misshapen(str("'", theirs, "'"), vision_.path(), found->shape, part);
+        defects_.misshapen(theirs, found->shape, part, vision_.path());
       else if (floating(*found, vision_.path()))
         pieces.push_back({.source = vision_.source(), .tensor = found, .count = found->numel()});
     }
@@ -199,29 +214,47 @@ class Assembly {
       return result_->add_transposed(name, vision_.source(), *pieces[0].tensor);
     for (const WeightPiece& piece : pieces)
       if (piece.tensor->dtype != pieces[0].tensor->dtype) {
-        defects_.push_back(str("'", join(wanted.names, "', '"), "' in ", vision_.path(),
-                               " have different types; convert them to one"));
+        defects_.other(wanted.names[0],
+                       str("'", join(wanted.names, "', '"), "' in ", vision_.path(),
+                           " have different types; convert them to one"));
         return;
       }
     const DType dtype = pieces[0].tensor->dtype;
     result_->add(name, shape, dtype, std::move(pieces));
   }
 
-  void missing(const std::string& name, const Shape& shape, const std::string& path) {
-    defects_.push_back(str("'", name, "' ", shape_text(shape), " is missing in ", path));
-  }
-  void misshapen(const std::string& what, const std::string& path, const Shape& found,
-                 const Shape& expected) {
-    defects_.push_back(str(what, " in ", path, " has shape ", shape_text(found),
-                           ", the model needs ", shape_text(expected)));
+  // Another size of the model than the file is of, where the names tell it.
+  std::string likely_cause() const {
+    const auto* flamingo = dynamic_cast<const Flamingo*>(&model_);
+    if (!flamingo || !weights_) return "";
+    const auto gates = layers_with(*weights_.source(), ".gated_cross_attn_layer.");
+    if (!gates.empty()) {
+      const std::int64_t every = *gates.begin() + 1, ours = flamingo->spec().cross_attention_every;
+      if (every != ours)
+        return str("; the first gated cross-attention in ", weights_.path(), " is that of layer ",
+                   *gates.begin(), ": set model.cross_attn_every_n_layers to ", every,
+                   " instead of ", ours);
+    }
+    std::int64_t depth = 0;
+    constexpr std::string_view kLayers = "perceiver.layers.";
+    for (const std::string& name : weights_.source()->names())
+      if (name.starts_with(kLayers))
+        depth = std::max<std::int64_t>(
+            depth, std::atoll(name.c_str() + kLayers.size()) + 1);  // digits, then a dot
+    const std::int64_t ours = flamingo->spec().perceiver.depth;
+    if (depth > 0 && depth != ours)
+      return str("; the resampler in ", weights_.path(), " has ", depth,
+                 " layers: set model.perceiver.depth to ", depth, " instead of ", ours);
+    return "";
   }
   // Numbers of a quantised model would be taken for the weights themselves.
   bool floating(const TensorInfo& found, const std::string& path) {
     const bool fits = found.dtype == DType::f64 || found.dtype == DType::f32 ||
                       found.dtype == DType::f16 || found.dtype == DType::bf16;
     if (!fits)
-      defects_.push_back(str("'", found.name, "' in ", path, " has type ", name_of(found.dtype),
-                             ", but weights must be fp64, fp32, fp16 or bf16"));
+      defects_.other(found.name,
+                     str("'", found.name, "' in ", path, " has type ", name_of(found.dtype),
+                         ", but weights must be fp64, fp32, fp16 or bf16"));
     return fits;
   }
 
@@ -246,15 +279,14 @@ class Assembly {
   void report_surplus(const Place& place, const std::string& prefix,
                       const std::vector<std::string>& excused) {
     for (const std::string& name : place.surplus(prefix, excused))
-      defects_.push_back(str("'", name, "' ", shape_text(place.source()->get(name).shape), " in ",
-                             place.path(), " belongs to nothing in the model"));
+      defects_.surplus(name, place.source()->get(name).shape, place.path());
   }
 
   LanguageModel& model_;
   const WeightFiles& files_;
   Place weights_, lm_, vision_, adapters_;
   std::shared_ptr<AssembledSource> result_;
-  std::vector<std::string> defects_;
+  WeightDefects defects_;
   struct {
     std::string name;
     std::shared_ptr<const TensorSource> source;
@@ -264,8 +296,9 @@ class Assembly {
 
 }  // namespace
 
-std::shared_ptr<const TensorSource> assemble_weights(LanguageModel& model, const WeightFiles& files,
-                                                     std::uint64_t seed) {
+std::shared_ptr<const AssembledSource> assemble_weights(LanguageModel& model,
+                                                        const WeightFiles& files,
+                                                        std::uint64_t seed) {
   return Assembly(model, files, seed).run();
 }
 

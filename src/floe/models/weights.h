@@ -33,10 +33,11 @@ struct WeightFiles {
 };
 
 // Every parameter that some file has; nothing is read yet. Throws one DataError for everything that is
-// missing, superfluous, of another shape or no floating-point tensor, by name, with expected and found
-// shapes.
-std::shared_ptr<const TensorSource> assemble_weights(LanguageModel& model, const WeightFiles& files,
-                                                     std::uint64_t seed);
+// missing, superfluous, of another shape or no floating-point tensor (weight_defects.h), with the likely
+// cause.
+std::shared_ptr<const AssembledSource> assemble_weights(LanguageModel& model,
+                                                        const WeightFiles& files,
+                                                        std::uint64_t seed);
 
 // A file of a trained part, whatever wraps the names in it (unwrapped_source.h).
 std::shared_ptr<const TensorSource> open_trained_part(const std::string& path);

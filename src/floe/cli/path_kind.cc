@@ -1,4 +1,4 @@
-#include "floe/cli/inspect_path.h"
+#include "floe/cli/path_kind.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "floe/cli/find_checkpoint.h"
+#include "floe/checkpoint/newest.h"
 #include "floe/core/error.h"
 #include "floe/io/file.h"
 
@@ -39,21 +39,28 @@ bool is_tar(const std::string& name) {
 }
 
 PathKind kind_of_folder(const std::string& folder) {
-  if (is_run_folder(folder)) return PathKind::run;
-  bool vocabulary = false, weights = false, tars = false, checkpoint = false;
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  bool vocabulary = false, weights = false, tars = false, checkpoint = false, config = false;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     vocabulary = vocabulary || is_vocabulary(name);
-    weights = weights || is_weights(name);
+    weights = weights || is_weights(name) || name == "checkpoint.pt";
     tars = tars || is_tar(name);
-    checkpoint = checkpoint || name == ".metadata" || name.ends_with(".distcp");
+    config = config || name == "config.json" || name == "adapter_config.json";
+    checkpoint =
+        checkpoint || name == ".metadata" || name.ends_with(".distcp") || name == "floe.json";
   }
-  if (checkpoint) return PathKind::tensors;
-  if (weights && vocabulary) return PathKind::model;
+  require<ConfigError>(!error, "the folder '", folder, "' cannot be read: ", error.message());
+  if (checkpoint) return PathKind::checkpoint;
+  if (weights && config) return PathKind::model;
   if (weights) return PathKind::tensors;
   if (vocabulary) return PathKind::tokenizer;
-  require<ConfigError>(tars, "the folder '", folder,
-                       "' has no tar shards, no weights and no tokenizer to inspect");
+  if (config) return PathKind::model;
+  require<ConfigError>(
+      tars, "the folder '", folder,
+      "' is nothing that floe knows: no run folder (config.yaml, checkpoints/), no "
+      "checkpoint (.metadata), and it has no weights, no tokenizer and no tar "
+      "shards");
   return PathKind::shards;
 }
 
@@ -69,24 +76,37 @@ PathKind kind_of_file(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   if (is_tar(name)) return PathKind::shards;
   if (is_vocabulary(name)) return PathKind::tokenizer;
-  if (is_weights(name) || ends_with_any(name, {".pt", ".pth", ".ckpt"})) return PathKind::tensors;
+  if (ends_with_any(name, {".yaml", ".yml"})) return PathKind::yaml;
+  if (is_weights(name)) return PathKind::tensors;
+  if (name.ends_with(".json")) return PathKind::yaml;  // JSON is YAML
+  if (ends_with_any(name, {".pt", ".pth", ".ckpt"})) return PathKind::checkpoint;
   if (name.ends_with(".model")) return PathKind::tokenizer;
   const std::string bytes = beginning_of(path, 512);
   const bool tar = bytes.size() >= 262 && std::string_view(bytes).substr(257, 5) == "ustar";
   if (tar || bytes.starts_with("\x1f\x8b")) return PathKind::shards;
-  if (bytes.starts_with("PK\x03\x04")) return PathKind::tensors;
+  if (bytes.starts_with("PK\x03\x04")) return PathKind::checkpoint;
   if (bytes.size() > 8 && bytes[8] == '{') return PathKind::tensors;  // safetensors
-  throw ConfigError(
-      str("'", path, "' is no tar shard, safetensors or torch file, tokenizer or model folder"));
+  throw ConfigError(str("'", path,
+                        "' is nothing that floe knows: no YAML, no safetensors or torch file, no "
+                        "tokenizer and no tar shard"));
 }
 
 }  // namespace
 
 PathKind kind_of(const std::string& path) {
   std::error_code ignored;
+  if (!fs::exists(path, ignored)) return PathKind::nothing;
+  if (!checkpoint::run_at(path).empty()) return PathKind::run;
   if (fs::is_directory(path, ignored)) return kind_of_folder(path);
   if (fs::is_regular_file(path, ignored)) return kind_of_file(path);
-  return PathKind::shards;
+  return PathKind::shards;  // a pipe
+}
+
+bool has_vocabulary(const std::string& folder) {
+  std::error_code ignored;
+  return std::any_of(kVocabularies.begin(), kVocabularies.end(), [&](std::string_view name) {
+    return fs::exists(fs::path(folder) / name, ignored);
+  });
 }
 
 std::string as_shards(const std::string& path) {
