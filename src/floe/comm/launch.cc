@@ -37,6 +37,7 @@ class SignalReader {
       if (now.sa_handler != SIG_IGN) sigaddset(&wanted, number);  // nohup and the like stay true
     }
     std::signal(SIGCHLD, SIG_DFL);
+    std::signal(SIGPIPE, SIG_IGN);  // when nobody reads any more, the ranks go on
     pthread_sigmask(SIG_BLOCK, &wanted, &before_);
     fd_ = UniqueFd(signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
     require(static_cast<bool>(fd_), "cannot watch signals: ", std::strerror(errno));
@@ -130,6 +131,7 @@ class Launcher {
     const int port = given ? 0 : free_port();  // what --env says wins below
     for (int rank = 0; rank < options_.num_ranks; ++rank) {
       Variables variables = rank_environment(rank, options_.num_ranks, port, options_.prefix);
+      variables.emplace_back(kGraceVariable, str(double(options_.grace.count()) / 1000));
       variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
       ranks_.emplace_back(
           ChildProcess(options_.command, merged_environment(variables), signals_.mask_before()),
@@ -175,18 +177,21 @@ class Launcher {
     if (number == SIGCHLD) return;
     if (number == SIGUSR1 || number == SIGUSR2) return signal_all(number);
     stop_signal_ = number;
-    if (++num_stops_ > 1) {
-      log::warn("stopping ", running_ranks(), " after a second ", signal_name(number));
-      if (num_stops_ == 2) {
-        signal_all(number);  // for whom the first one was a request, the second one ends it
-        terminate(options_.kill_after);
-      }
-      if (num_stops_ > 2) kill_at_ = Clock::now();
-    } else if (number == SIGINT) {
-      signal_all(SIGINT);
-    } else {
-      terminate(options_.grace);
+    if (number == SIGINT) return interrupt();
+    // Schedulers signal the launcher and the ranks, some of them twice: a repeat changes nothing.
+    if (stops_++ == 0 && !kill_at_) terminate(options_.grace);
+  }
+
+  // A person's Ctrl-C: the first one asks the ranks, the second one ends those that do not react.
+  void interrupt() {
+    if (++interrupts_ == 1) return signal_all(SIGINT);
+    log::warn("stopping ", running_ranks(), " after a second SIGINT");
+    if (interrupts_ > 2) {
+      kill_at_ = Clock::now();
+      return;
     }
+    signal_all(SIGINT);  // for whom the first one was a request, the second one ends it
+    terminate(options_.kill_after);
   }
 
   void terminate(milliseconds until_kill) {
@@ -258,7 +263,7 @@ class Launcher {
   std::optional<int> first_failure_;
   std::optional<Clock::time_point> terminate_at_, kill_at_;
   std::optional<int> stop_signal_;
-  int num_stops_ = 0;
+  int interrupts_ = 0, stops_ = 0;
 };
 
 }  // namespace

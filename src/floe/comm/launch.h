@@ -17,6 +17,9 @@
 
 namespace floe::comm {
 
+// In the environment of the ranks: the seconds that SIGTERM leaves them.
+constexpr const char* kGraceVariable = "FLOE_LAUNCH_GRACE_S";
+
 struct LaunchOptions {
   std::vector<std::string> command;  // the program, looked up in PATH, and its arguments
   int num_ranks = 1;
@@ -46,9 +49,10 @@ struct LaunchResult {
 };
 
 // Blocks until every rank has ended. Output of the ranks goes to this process's stdout and stderr,
-// line by line; their stdin is empty. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a
-// second SIGINT or SIGTERM ends ranks that do not react. Call it from the main thread, while no
-// other thread runs. Throws ConfigError if the program cannot be started.
+// line by line; their stdin is empty. SIGINT, SIGUSR1 and SIGUSR2 are passed on; SIGTERM and SIGHUP
+// as SIGTERM, with SIGKILL after the grace period, and repeats of these change nothing. A second SIGINT
+// ends ranks that do not react. Call it from the main thread, while no other thread runs. Throws
+// ConfigError if the program cannot be started.
 LaunchResult launch(const LaunchOptions& options);
 
 // The first failure in one sentence; empty when all is well.

@@ -31,6 +31,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   if (nothing >= 0 && dup2(nothing, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0 &&
       dup2(err, STDERR_FILENO) >= 0) {
     if (nothing > STDERR_FILENO) close(nothing);
+    std::signal(SIGPIPE, SIG_DFL);  // the launcher ignores it
     sigprocmask(SIG_SETMASK, &signals, nullptr);
     execvpe(arguments[0], arguments, environment);
   }
