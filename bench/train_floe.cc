@@ -63,8 +63,8 @@ std::vector<double> by_hand(const train::RunConfig& config, std::shared_ptr<comm
 // The time from one record to the next: everything between two steps is in it.
 std::vector<double> by_trainer(const config::Loaded<train::RunConfig>& loaded,
                                std::shared_ptr<comm::World> world) {
-  const std::atomic<bool> stop{false};
-  train::Trainer(loaded, world, stop).run();
+  train::RunSignals signals;
+  train::Trainer(loaded, world, signals).run();
   std::ifstream lines(loaded.config.run.folder() + "/metrics.jsonl");
   std::vector<double> times;
   double before = 0;

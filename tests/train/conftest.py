@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers of several tests are plain modules
 from running import FLOE, command, default_signals, environment, golden_config  # noqa: E402
@@ -97,5 +97,23 @@ def start(tmp_path, write):
 
 
 @pytest.fixture
-def golden():
-    return golden_config
+def golden(tmp_path):
+    """With `ranks`, every rank has a file of its own with the golden batches: each begins at another one, or
+    (`same`) all have the same, as one rank would that reads the golden file."""
+
+    def config(name, world2=False, ranks=1, same=False):
+        made = golden_config(name, world2)
+        if ranks == 1 or world2:
+            return made
+        tensors = load_file(made["data"]["batches"])
+        steps = 1 + max(int(key.split(".")[0][4:]) for key in tensors)
+        for rank in range(ranks):
+            turned = {}
+            for key, value in tensors.items():
+                step, rest = key.split(".", 1)
+                turned[f"step{(int(step[4:]) + (0 if same else rank)) % steps}.{rest}"] = value
+            save_file(turned, tmp_path / f"{name}{'_same' if same else ''}_{rank}.safetensors")
+        made["data"]["batches"] = str(tmp_path / f"{name}{'_same' if same else ''}_{{rank}}.safetensors")
+        return made
+
+    return config

@@ -105,7 +105,7 @@ class Script(Cases):
         return here
 
     def phases(self, ranks):
-        config = configuration()
+        config = configuration(world2=ranks == 2)
         config["phases"] = PHASES
         config["train"].update(steps=8, cycle_phases=True)
         run = self.like_the_cpu(ranks, "bf16", config=config)
@@ -114,7 +114,7 @@ class Script(Cases):
 
     def killed(self, ranks):
         """Killed without warning, then resumed: the losses of a run that was not."""
-        config = configuration()
+        config = configuration(world2=ranks == 2)
         config["train"]["steps"] = 120
         config["checkpoint"] = {"every_steps": 10, "async": True}
         config["log"]["diagnostics"] = None
@@ -137,7 +137,7 @@ class Script(Cases):
 
     def one_is_killed(self):
         """The other one says so and ends, long before the timeout."""
-        config = configuration()
+        config = configuration(world2=True)
         config["train"]["steps"] = 100000
         config["log"]["diagnostics"] = None
         name = self.new_name()

@@ -199,5 +199,46 @@ TEST(PhaseTurns, UpdatesThatWaitForAMetricAreUnknown) {
   EXPECT_FALSE(cycle.updates_in(10, 1));
 }
 
+// ---- train.stop, by the same rule ----
+
+void observe(EarlyStop& stop, std::vector<double> losses, std::int64_t first_step = 1) {
+  for (const double loss : losses) stop.observe(first_step++, {{"val_loss", loss}, {"other", 0.0}});
+}
+
+TEST(EarlyStop, WhenAMetricNoLongerFalls) {
+  EarlyStop never(std::nullopt);
+  observe(never, {1, 2, 3});
+  EXPECT_FALSE(never.reached());
+  EXPECT_TRUE(never.save().is_null());
+
+  EarlyStop stop(UntilConfig{.patience = 2, .min_delta = 0.1});
+  observe(stop, {5, 4, 3.95, NAN});
+  EXPECT_TRUE(stop.reached()) << "3.95 is no fall by more than 0.1, and NaN is none";
+  EXPECT_EQ(stop.reason(),
+            "val_loss has not fallen by more than 0.1 for 2 validations (4 after step 2 was the "
+            "lowest)");
+  observe(stop, {3.8}, 5);
+  EXPECT_FALSE(stop.reached());
+}
+
+TEST(EarlyStop, GoesOnFromACheckpoint) {
+  EarlyStop first(UntilConfig{.patience = 3});
+  observe(first, {3, 4, 5});
+  EarlyStop second(UntilConfig{.patience = 3});
+  second.restore(first.save());
+  EXPECT_FALSE(second.reached());
+  observe(second, {3.5}, 4);
+  EXPECT_TRUE(second.reached());
+  EXPECT_EQ(second.reason(),
+            "val_loss has not fallen for 3 validations (3 after step 1 was the lowest)");
+
+  EarlyStop patient(UntilConfig{.patience = 5});
+  patient.restore(second.save());
+  EXPECT_FALSE(patient.reached());
+  EarlyStop other(UntilConfig{.metric = "other", .patience = 1});
+  other.restore(second.save());
+  EXPECT_FALSE(other.reached()) << "what was counted was another metric";
+}
+
 }  // namespace
 }  // namespace floe::train

@@ -66,8 +66,8 @@ std::int64_t waits_of_a_run(std::int64_t steps, const std::vector<std::string>& 
   words.insert(words.end(), more.begin(), more.end());
   const auto loaded = load_run_config(config::layers_from_arguments(words, ""));
   const auto world = join_world(loaded.config.dist);
-  const std::atomic<bool> stop{false};
-  Trainer trainer(loaded, world, stop);
+  RunSignals signals;
+  Trainer trainer(loaded, world, signals);
   const CountWaits waits;
   trainer.run();
   EXPECT_EQ(trainer.step(), steps);

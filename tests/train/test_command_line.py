@@ -41,7 +41,7 @@ def test_the_command_line_of_the_fsdp_guide(train, golden, tmp_path):
         "strategy": {"units": ["DecoderLayer"], "activation_checkpointing": ["DecoderLayer"],
                      "mixed_precision": {"param": "bf16", "reduce": "fp32", "buffer": "fp32"}},
     }))
-    config = golden("neox_x2")
+    config = golden("neox_x2", world2=True)
     del config["log"]["diagnostics"]
     run = train(
         config, "experiment=[my_experiment,fsdp_args]", "strategy=shard_grad_op", "++precision.autocast=bf16",
@@ -89,8 +89,8 @@ def test_values_may_come_from_the_environment_and_refer_to_others(golden, write)
 
 
 def test_a_run_leaves_all_its_files(train, golden):
-    config = golden("neox_x2")
-    config["log"] = {"every_steps": 1}
+    config = golden("neox_x2", world2=True)
+    config["log"] = {"every_steps": 1, "wandb": {"mode": "offline"}}
     run = train(config, ranks=2)
     for name in ("config.yaml", "metrics.jsonl", "diagnostics.json", "logs/rank_0.log", "logs/rank_1.log",
                  "tensorboard", "wandb", "checkpoints/step_5", "checkpoints/last"):

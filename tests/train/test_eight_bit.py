@@ -24,7 +24,8 @@ def test_every_strategy_and_number_of_ranks_computes_the_same(train, golden, dty
     ]
     first = None
     for i, (ranks, way) in enumerate(ways):
-        run = train(golden("neox_x2"), way, f"strategy.frozen.dtype={dtype}", ranks=ranks, name=f"way{i}")
+        config = golden("neox_x2", ranks=ranks, same=True)
+        run = train(config, way, f"strategy.frozen.dtype={dtype}", ranks=ranks, name=f"way{i}")
         first = first or losses(run)
         for step, expected, plain in zip(losses(run), first, losses(exact)):
             assert step == pytest.approx(expected, rel=1e-5), way
@@ -33,7 +34,7 @@ def test_every_strategy_and_number_of_ranks_computes_the_same(train, golden, dty
 
 
 def test_a_run_in_two_parts_equals_one_in_one_part(train, golden):
-    config = golden("opt_x1")
+    config = golden("opt_x1", ranks=2)
     words = ("strategy.frozen.dtype=fp8", "checkpoint.every_steps=2", "checkpoint.keep=null")
     whole = train(config, *words, name="whole", ranks=2)
     first = train(config, *words, name="parts", ranks=2)
@@ -50,7 +51,9 @@ def test_a_full_checkpoint_of_another_run_can_be_gone_on_from(train, golden, tmp
                  name="full")
     path = full.folder / "checkpoints" / "step_2"
     eight = ("strategy.frozen.dtype=int8", f"run.resume={path}")
-    runs = [train(golden("neox_x2"), *eight, ranks=ranks, name=f"eight{ranks}") for ranks in (1, 3)]
+    runs = [
+        train(golden("neox_x2", ranks=ranks, same=True), *eight, ranks=ranks, name=f"eight{ranks}") for ranks in (1, 3)
+    ]
     assert runs[0].values("step") == [3, 4, 5]
     for one, other, plain in zip(losses(runs[0]), losses(runs[1]), losses(full)[2:]):
         assert one == pytest.approx(other, rel=1e-5)

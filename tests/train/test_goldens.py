@@ -62,7 +62,8 @@ ALL = [
 
 
 def same_batches(train, golden, tmp_path, name, strategy, ranks, packed):
-    run = train(golden(name), f"strategy={strategy}", f"train.packed={str(packed).lower()}", ranks=ranks)
+    config = golden(name, ranks=ranks, same=True)
+    run = train(config, f"strategy={strategy}", f"train.packed={str(packed).lower()}", ranks=ranks)
     check(run, GOLDENS / f"{name}-train", tmp_path)
 
 
@@ -80,7 +81,8 @@ def test_same_batches_everywhere(train, golden, tmp_path, name, strategy, ranks,
 @pytest.mark.parametrize("ranks, shard_size", [(2, 1), (2, 2), (4, 2)])
 def test_hybrid(train, golden, tmp_path, ranks, shard_size):
     run = train(
-        golden("neox_x2"), "strategy=hybrid", f"strategy.hybrid_shard_size={shard_size}", ranks=ranks
+        golden("neox_x2", ranks=ranks, same=True), "strategy=hybrid", f"strategy.hybrid_shard_size={shard_size}",
+        ranks=ranks,
     )
     check(run, GOLDENS / "neox_x2-train", tmp_path)
 

@@ -25,8 +25,8 @@ def losses(run):
 def long_golden(golden):
     """The golden batches over and over, for longer runs."""
 
-    def config(steps, every):
-        config = golden("neox_x2")
+    def config(steps, every, ranks=1):
+        config = golden("neox_x2", world2=ranks == 2)
         config["train"].update(steps=steps, schedule={"type": "cosine", "warmup_steps": 2})
         config["checkpoint"] = {"every_steps": every}
         return config
@@ -38,8 +38,8 @@ def long_golden(golden):
 
 
 def test_a_run_in_two_parts_equals_one_in_one_part(train, long_golden):
-    whole = train(long_golden(8, 100), name="whole", ranks=2)
-    first = long_golden(8, 3)
+    whole = train(long_golden(8, 100, ranks=2), name="whole", ranks=2)
+    first = long_golden(8, 3, ranks=2)
     stopped = train(first, "train.steps=8", "checkpoint.every_steps=3", name="parts", ranks=2)
     # Take the last part away, as a kill would have, and let it be trained again.
     for step in (6, 8):
@@ -51,7 +51,7 @@ def test_a_run_in_two_parts_equals_one_in_one_part(train, long_golden):
 
 
 def test_one_signal_stops_after_the_step_with_a_checkpoint_and_the_same_command_goes_on(start, train, long_golden):
-    config = long_golden(150, 1000)
+    config = long_golden(150, 1000, ranks=2)
     whole = train(config, name="whole", ranks=2)
     process = start(config, ranks=2, name="parts")
     wait_for_steps(process, 3)
@@ -64,15 +64,6 @@ def test_one_signal_stops_after_the_step_with_a_checkpoint_and_the_same_command_
     again = train(config, name="parts", ranks=2)
     assert f"step_{steps[-1]}" in again.stderr
     assert losses(again) == losses(whole)
-
-
-def test_two_signals_stop_at_once(start, long_golden):
-    process = start(long_golden(100000, 100000))
-    wait_for_steps(process, 2)
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
-    assert process.returncode != 0
 
 
 def test_never_resuming_moves_the_earlier_run_aside(train, golden):
@@ -106,7 +97,7 @@ def with_a_bad_batch(tmp_path):
 
     def file(step, of_rank=None):
         for rank in (0, 1):
-            tensors = load_file(GOLDENS / "neox_x2-train" / "batches.safetensors")
+            tensors = load_file(GOLDENS / "neox_x2-train-world2" / f"batches_rank{rank}.safetensors")
             name = f"step{step}.laion.images_i8"
             pictures = tensors.pop(name).float() / 64
             if of_rank in (None, rank):
@@ -125,7 +116,7 @@ def test_all_ranks_skip_a_step_that_is_not_finite_on_one(train, golden, with_a_b
     assert run.values("step") == [1, 2, 3, 4, 5, 6]
     assert run.values("skipped") == [0, 0, 1, 1, 1, 1]
     # The batch is used up, the step number and the learning rate are not.
-    good = train(golden("neox_x2"), "train.steps=6", name="good", ranks=2)
+    good = train(golden("neox_x2", world2=True), "train.steps=6", name="good", ranks=2)
     assert run.values("lr") == good.values("lr")
     assert run.values("loss_laion")[:2] == good.values("loss_laion")[:2]
     lines = [json.loads(line) for line in (run.folder / "skipped.jsonl").read_text().splitlines()]
@@ -229,7 +220,7 @@ def test_validation_never_hangs_on_ranks_with_other_numbers_of_batches(train, go
     for rank, count in ((0, 3), (1, 1)):
         kept = {name: value for name, value in batches.items() if int(name.split(".")[0][4:]) < count}
         save_file(kept, tmp_path / f"held_out{rank}.safetensors")
-    config = golden("neox_x2")
+    config = golden("neox_x2", world2=True)
     config["train"]["validation"] = {"every_steps": 2, "batches": str(tmp_path / "held_out{rank}.safetensors")}
     run = train(config, ranks=2)
     with_validation = [step["step"] for step in run.steps() if "val_loss_mmc4" in step]
@@ -237,7 +228,7 @@ def test_validation_never_hangs_on_ranks_with_other_numbers_of_batches(train, go
     step = run.steps()[-1]
     assert step["val_perplexity_laion"] == pytest.approx(math.exp(step["val_loss_laion"]), rel=1e-6)
     # It changes nothing of the training.
-    assert losses(run) == losses(train(golden("neox_x2"), name="plain", ranks=2))
+    assert losses(run) == losses(train(golden("neox_x2", world2=True), name="plain", ranks=2))
 
 
 # --------------------------------------------------------------------------------------- precision
@@ -253,8 +244,8 @@ def test_validation_never_hangs_on_ranks_with_other_numbers_of_batches(train, go
     ],
 )
 def test_other_precisions_stay_near_fp32(train, golden, words, bound):
-    run = train(golden("neox_x2"), *words, ranks=2)
-    exact = train(golden("neox_x2"), name="exact", ranks=2)
+    run = train(golden("neox_x2", world2=True), *words, ranks=2)
+    exact = train(golden("neox_x2", world2=True), name="exact", ranks=2)
     for ours, theirs in zip(run.values("loss_mmc4"), exact.values("loss_mmc4")):
         assert ours == pytest.approx(theirs, rel=bound)
     assert run.values("loss_mmc4") != exact.values("loss_mmc4")
@@ -318,7 +309,7 @@ def test_goes_on_from_a_checkpoint_of_openflamingo(train, golden):
 
 @pytest.mark.parametrize("kind", ["full", "trainable"])
 def test_other_kinds_of_checkpoints_resume_as_well(train, long_golden, kind):
-    config = long_golden(6, 3)
+    config = long_golden(6, 3, ranks=2)
     config["checkpoint"]["state_dict_type"] = kind
     whole = train(config, name="whole", ranks=2)
     first = train(config, "train.steps=3", "train.schedule={type: constant, warmup_steps: 2}", name="part", ranks=2)
@@ -335,7 +326,7 @@ def test_a_rank_that_throws_ends_all_and_its_step_is_not_lost(train, golden, tmp
     """Rank 1 finds a damaged batch at step 4: all ranks end, the emergency set of step 3 is used."""
     config = golden("neox_x2")
     for rank in (0, 1):
-        tensors = load_file(GOLDENS / "neox_x2-train" / "batches.safetensors")
+        tensors = load_file(GOLDENS / "neox_x2-train-world2" / f"batches_rank{rank}.safetensors")
         save_file(tensors, tmp_path / f"good{rank}.safetensors")
         if rank == 1:
             tensors["step3.laion.labels"] = tensors["step3.laion.labels"][:, :-1].contiguous()
@@ -368,7 +359,7 @@ def test_utilisation_is_arithmetic_over_what_the_device_can_do(train, golden):
 
 def test_checkpoints_go_into_the_wandb_run(train, golden):
     config = golden("neox_x2")
-    config["log"]["wandb"] = {"checkpoints": True}
+    config["log"]["wandb"] = {"mode": "offline", "checkpoints": True}
     run = train(config, "checkpoint.every_steps=2", "checkpoint.keep=1")
     files = next((run.folder / "wandb").glob("offline-run-*/files"))
     attached = sorted(path.name for path in (files / "checkpoints").iterdir())
@@ -387,7 +378,7 @@ def test_the_best_checkpoints_stay(train, golden, tmp_path):
 
 def test_a_copy_stands_in_for_a_rank_that_dies(start, train, long_golden):
     """Rank 1 is killed; rank 0 holds everything too (no_shard) and saves it on its way out."""
-    config = long_golden(150, 1000)
+    config = long_golden(150, 1000, ranks=2)
     config["strategy"]["sharding"] = "no_shard"
     process = start(config, ranks=2, name="parts")
     wait_for_steps(process, 4)

@@ -15,7 +15,7 @@ STEPS = 150
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_starts_again_after_a_rank_was_killed(victim, golden, train, write, tmp_path):
-    config = golden("neox_x2")
+    config = golden("neox_x2", world2=True)
     config["train"]["steps"] = STEPS
     config["checkpoint"] = {"every_steps": 10}
     config["dist"] = {"timeout_s": 60}

@@ -51,7 +51,7 @@ WORDS = [
     (["precision.autocast=fp64"], "precision.autocast is fp64, but must be one of bf16, fp16"),
     (["checkpoint.state_dict_type=sharderd"], "did you mean 'sharded'?"),
     (["checkpoint.keep=0"], "checkpoint.keep is 0"),
-    (["log.wandb.mode=online"], "log.wandb.mode must be one of offline, disabled"),
+    (["log.wandb.mode=ofline"], "log.wandb.mode must be one of disabled, offline, online"),
     (["data.threads=0"], "data.threads is 0, but must be at least 1"),
     (["data.rules=strict"], "data.rules must be one of openflamingo, corrected"),
     (["run.name=a/b"], "run.name is a/b, but must be a plain name without '/'"),
@@ -66,6 +66,8 @@ WORDS = [
     (["model={type: causal_lm, lm: lm}"], "has image-text sources, which a causal_lm cannot read"),
     (["precision.loss_scale=1024"], "has a loss_scale, which only fp16 needs"),
     (["train.optimizer.momentum=0.9"], "has no effect with adamw"),
+    (["train.optimizer={type: sgd, betas: [0.8, 0.999]}"], "train.optimizer.betas has no effect with sgd"),
+    (["train.optimizer={type: sgd, eps: 1e-6}"], "train.optimizer.eps has no effect with sgd"),
     (["train.validation.every_steps=5"], "is set, but nothing is held out"),
     (["train.validation.shards=x.tar"], "would never be looked at"),
     (["train.validation={every_steps: 5, shards: x.tar}"], "without a source, but the run has 2 sources"),
@@ -100,6 +102,19 @@ WORDS = [
     ([TWO_PHASES.format("until: {metric: val_los}", "steps: 5"), HELD_OUT], "did you mean 'val_loss' or"),
     ([TWO_PHASES.format("until: {metric: val_loss_text}", "steps: 5"), HELD_OUT], "which validation does not measure"),
     ([TWO_PHASES.format("until: {}, schedule: {type: linear}", "steps: 5"), HELD_OUT], "unknown which one that is"),
+    # --- rates and early ends
+    (["train.schedule={type: linear, min_lr: 1e-3}"], "train has schedule.min_lr 0.001, more than optimizer.lr, which is 0.0001"),
+    (["train.schedule.min_lr=1e-6"], "has no effect with a constant schedule"),
+    (["phases=[{name: a, train: [x], lr: 1e-5}]", "train.schedule={type: cosine, min_lr: 5e-5}"],
+     "phases lets 'a' end at train.schedule.min_lr 5e-05, more than its lr, which is 1e-05"),
+    (["phases=[{name: a, train: [x], steps: 5, schedule: {type: cosine, min_lr: 1}}]"],
+     "phases lets 'a' end at its min_lr 1, more than train.optimizer.lr, which is 0.0001"),
+    (["train.optimizer.lr_patterns={\"perceiver.*\": -1}"], "must be at least 0"),
+    (["train.optimizer.lr_patterns=[1]"], "train.optimizer.lr_patterns must be"),
+    (["train.stop={patience: 3}"], "train lets the run go on until val_loss stops falling, but there is no validation"),
+    (["train.stop={metric: val_los}", HELD_OUT], "did you mean 'val_loss' or"),
+    (["train.stop={metric: val_loss_text}", HELD_OUT], "which validation does not measure"),
+    (["train.stop={patience: 0}"], "train.stop.patience is 0"),
     (["checkpoint.every_epochs=1"], "has every_epochs, but train.epochs is not set"),
     (["data.mmc4.min_images=9"], "more than max_images"),
     # --- composition and references
@@ -114,7 +129,8 @@ WORDS = [
     (["nowhere.yaml"], "nowhere.yaml"),
     # --- what only shows on the machine, or when the model is built
     (["strategy.cuda_graphs=true"], "strategy.cuda_graphs needs a GPU, but this run computes on the device cpu"),
-    ([], "model.lm: lm is no Hugging Face folder; it has no config.json"),
+    ([], "model.lm: there is no 'lm', not in the working directory ("),
+    (["model.lm=/"], "model.vision: there is no 'vision'"),
 ]
 
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <exception>
 #include <optional>
+#include <utility>
 
 #include "floe/core/bytes.h"
 #include "floe/core/log.h"
@@ -54,8 +55,17 @@ struct Diagnostics::State {
     findings.add_note(sentence);
     if (leads()) log::warn(sentence);
   }
-  void write() const {
-    if (leads()) findings.write(folder + "/diagnostics.json");
+  // A full disk costs the diagnostics, not the run.
+  template <class Work>
+  void keep(const char* what, const Work& work) {
+    try {
+      work();
+    } catch (const std::exception& e) {
+      if (!std::exchange(not_kept, true)) log::warn(what, " cannot be written: ", e.what());
+    }
+  }
+  void write() {
+    if (leads()) keep("diagnostics.json", [&] { findings.write(folder + "/diagnostics.json"); });
   }
 
   void attach();
@@ -83,7 +93,8 @@ struct Diagnostics::State {
   std::int64_t batch = 0;  // from 1: the one under way
   std::string advice;      // of the last batch
   std::int64_t peak_bytes = 0;
-  bool traced = false;  // the trace is written
+  bool traced = false;    // the trace is written
+  bool not_kept = false;  // and told
   std::optional<diag::CollectiveTypes> collectives;
   std::optional<diag::MemoryWatch> memory;
   std::optional<diag::Timeline> timeline;
@@ -155,7 +166,7 @@ Numbers Diagnostics::State::finish_batches() {
 
 void Diagnostics::State::finish_trace() {
   traced = true;
-  diag::write_trace(*timeline, folder, world.rank());
+  keep("the trace", [&] { diag::write_trace(*timeline, folder, world.rank()); });
   say("trace", {str("the first ", batch, batch == 1 ? " batch is" : " batches are", " in ", folder,
                     "/trace, a file per rank; open them in ui.perfetto.dev")});
 }

@@ -68,19 +68,19 @@ SourcePtr to_model_names(models::LanguageModel& model, const std::vector<FileTen
 
 }  // namespace
 
-checkpoint::ForeignNames foreign_names(models::LanguageModel& model, const shard::ShardPlan& plan) {
-  std::set<std::string> trained;  // in some phase, not only in the one that trains now
-  for (const auto& parameter : plan.parameters)
-    if (parameter.trainable) trained.insert(parameter.name);
-  const auto trains = [&](const nn::NamedParameter& p) { return trained.contains(p.name); };
+checkpoint::ForeignNames foreign_names(models::LanguageModel& model) {
+  const auto all = [](const nn::NamedParameter&) { return true; };
+  const auto none = [](const nn::NamedParameter&) { return false; };
   checkpoint::ForeignNames names;
-  for (const models::SavedTensor& saved : models::trained_part_layout(model, trains)) {
+  for (const models::SavedTensor& saved : models::trained_part_layout(model, all)) {
     FileTensor tensor{saved.name, saved.shape, {}, saved.copies};
     for (const models::SavedRun& run : saved.runs)
       tensor.runs.push_back({run.parameter, run.first, run.count});
-    names.trained.push_back(std::move(tensor));
+    names.tensors.push_back(std::move(tensor));
   }
-  names.to_model = [&model, tensors = names.trained](SourcePtr file) {
+  for (const models::SavedTensor& saved : models::trained_part_layout(model, none))
+    for (const models::SavedRun& run : saved.runs) names.always.insert(run.parameter);
+  names.to_model = [&model, tensors = names.tensors](SourcePtr file) {
     return to_model_names(model, tensors, file);
   };
   return names;

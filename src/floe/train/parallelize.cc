@@ -4,6 +4,19 @@
 #include "floe/train/phases.h"
 
 namespace floe::train {
+namespace {
+
+// Pictures are encoded without gradients: a tower that "trains" would only decay away.
+void refuse_image_tower(const shard::ShardPlan& plan) {
+  for (const auto& parameter : plan.parameters)
+    require<ConfigError>(
+        !parameter.trainable || !parameter.name.starts_with("vision_encoder."),
+        "train.trainable (or phases) names '", parameter.name,
+        "', but the image tower is never trained; name what else shall train, such as "
+        "[\"perceiver.*\", \"lang_encoder.*\"]");
+}
+
+}  // namespace
 
 std::shared_ptr<comm::World> join_world(const DistConfig& config) {
   comm::WorldOptions options;
@@ -30,7 +43,10 @@ std::shared_ptr<shard::Engine> parallelize(const RunConfig& config, const models
   options.seed = config.run.seed;
   if (config.precision.autocast)
     options.autocast = plan::scalar_type_of(*config.precision.autocast);
-  return shard::fully_shard(built.module, plan::policy_of(config.strategy, *built.module), options);
+  auto engine =
+      shard::fully_shard(built.module, plan::policy_of(config.strategy, *built.module), options);
+  refuse_image_tower(engine->plan());
+  return engine;
 }
 
 }  // namespace floe::train

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "floe/config/schema.h"
-#include "floe/core/names.h"
+#include "floe/train/metric_names.h"
 #include "floe/train/phase_turns.h"
 
 namespace floe::train {
@@ -58,28 +58,53 @@ std::string steps_problem(const RunConfig& c) {
   return "";
 }
 
+// Why the end of `what` ("'a' train until", "the run go on until") cannot be found; empty: it can.
+std::string plateau_problem(const RunConfig& c, const UntilConfig& until, const std::string& what) {
+  if (!c.train.validation.every_steps)
+    return str("lets ", what, " ", until.metric,
+               " stops falling, but there is no validation; set train.validation");
+  const std::vector<std::string> known = validation_metrics(c);
+  if (std::find(known.begin(), known.end(), until.metric) != known.end()) return "";
+  return str("lets ", what, " ", until.metric, " stops falling, which validation does not measure",
+             metrics_there_are(until.metric, known));
+}
+
 std::string until_problem(const RunConfig& c) {
-  std::vector<std::string> known{"val_loss"};
-  const std::vector<std::string> sources =
-      c.data.batches ? std::vector<std::string>{"laion", "mmc4", "text"} : c.data.sources();
-  for (const std::string& source : sources)
-    for (const char* what : {"val_loss_", "val_perplexity_"}) known.push_back(what + source);
   for (const PhaseConfig& phase : c.phases) {
     if (!phase.until) continue;
-    if (!c.train.validation.every_steps)
-      return str("lets '", phase.name, "' train until ", phase.until->metric,
-                 " stops falling, but there is no validation; set train.validation");
-    if (std::find(known.begin(), known.end(), phase.until->metric) == known.end()) {
-      const std::string near = did_you_mean(phase.until->metric, known);
-      return str("lets '", phase.name, "' wait for ", phase.until->metric,
-                 ", which validation does not measure",
-                 near.empty() ? str("; it measures ", join(known)) : near);
-    }
+    const std::string problem =
+        plateau_problem(c, *phase.until, str("'", phase.name, "' train until"));
+    if (!problem.empty()) return problem;
   }
   return "";
 }
 
-// A rate that falls to 0 needs to know where.
+std::string stop_problem(const RunConfig& c) {
+  return c.train.stop ? plateau_problem(c, *c.train.stop, "the run go on until") : "";
+}
+
+constexpr const char* kLowerMinLr = "; lower min_lr, or raise lr";
+
+std::string min_lr_problem(const RunConfig& c) {
+  const double min_lr = c.train.schedule.min_lr, lr = c.train.optimizer.lr;
+  if (!c.phases.empty() || min_lr <= lr) return "";
+  return str("has schedule.min_lr ", min_lr, ", more than optimizer.lr, which is ", lr,
+             kLowerMinLr);
+}
+
+std::string min_lr_of_phases_problem(const RunConfig& c) {
+  for (const PhaseConfig& phase : c.phases) {
+    const double min_lr = phase.schedule.value_or(c.train.schedule).min_lr;
+    const double lr = phase.lr.value_or(c.train.optimizer.lr);
+    if (min_lr > lr)
+      return str("lets '", phase.name, "' end at ", phase.schedule ? "its" : "train.schedule.",
+                 phase.schedule ? " min_lr " : "min_lr ", min_lr, ", more than ",
+                 phase.lr ? "its lr" : "train.optimizer.lr", ", which is ", lr, kLowerMinLr);
+  }
+  return "";
+}
+
+// A rate that falls needs to know until where.
 std::string schedule_problem(const RunConfig& c) {
   const PhaseTurns turns(c.phases, c.train.cycle_phases);
   // Which phases have a known number of updates does not depend on how many steps there are.
@@ -90,7 +115,7 @@ std::string schedule_problem(const RunConfig& c) {
     if (!turns.updates_in(any, p))
       return str(
           "has a schedule for '", c.phases[p].name,
-          "' that falls to 0 at the set's last update, but until makes it unknown which one that "
+          "' that falls until the set's last update, but until makes it unknown which one that "
           "is; use a constant schedule, or ",
           c.train.cycle_phases ? "steps without until" : "set its steps");
   }
@@ -106,6 +131,9 @@ void describe_phase_checks(config::Schema<RunConfig>& s) {
   s.check("phases", trainable_problem);
   s.check("phases", ends_problem);
   s.check("phases", until_problem);
+  s.check("train", stop_problem);
+  s.check("train", min_lr_problem);
+  s.check("phases", min_lr_of_phases_problem);
   s.check("phases", schedule_problem);
 }
 

@@ -1,7 +1,6 @@
 #include "floe/train/phase_turns.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "floe/core/error.h"
 
@@ -16,14 +15,13 @@ PhaseTurns::PhaseTurns(std::vector<PhaseConfig> phases, bool cycle)
 bool PhaseTurns::ended() const {
   const PhaseConfig& phase = phases_[current_];
   return (phase.steps && steps_in_turn_ >= *phase.steps) ||
-         (phase.until && without_fall_ >= phase.until->patience);
+         (phase.until && plateau_.reached(*phase.until));
 }
 
 void PhaseTurns::begin_turn(std::size_t phase) {
   current_ = phase;
   steps_in_turn_ = 0;
-  best_.reset();
-  without_fall_ = 0;
+  plateau_ = Plateau();
 }
 
 void PhaseTurns::advance() {
@@ -32,15 +30,8 @@ void PhaseTurns::advance() {
 }
 
 void PhaseTurns::observe(const std::map<std::string, double>& metrics) {
-  const auto& until = phases_[current_].until;
-  if (!until) return;
-  const auto metric = metrics.find(until->metric);
-  require<ConfigError>(metric != metrics.end(), "phase '", name(), "' waits for ", until->metric,
-                       ", which validation has not measured; hold out samples of that source");
-  const double value = metric->second;
-  const bool fell = std::isfinite(value) && (!best_ || value < *best_ - until->min_delta);
-  if (fell) best_ = value;
-  without_fall_ = fell ? 0 : without_fall_ + 1;
+  if (const auto& until = phases_[current_].until)
+    plateau_.observe(*until, updates(), metrics, str("phase '", name(), "'"));
 }
 
 bool PhaseTurns::pass_on() {
@@ -87,9 +78,8 @@ nlohmann::json PhaseTurns::save() const {
   nlohmann::json saved{{"phase", name()},
                        {"cycle", cycle_},
                        {"steps_in_turn", steps_in_turn_},
-                       {"updates", std::move(updates)},
-                       {"without_fall", without_fall_}};
-  if (best_) saved["best"] = *best_;
+                       {"updates", std::move(updates)}};
+  plateau_.save(saved);
   return saved;
 }
 
@@ -107,8 +97,7 @@ std::string PhaseTurns::restore(const nlohmann::json& saved) {
   begin_turn(static_cast<std::size_t>(found - phases_.begin()));
   cycle_ = saved.value("cycle", std::int64_t{0});
   steps_in_turn_ = saved.value("steps_in_turn", std::int64_t{0});
-  without_fall_ = saved.value("without_fall", std::int64_t{0});
-  if (const auto best = saved.find("best"); best != saved.end()) best_ = best->get<double>();
+  plateau_ = Plateau::restored(saved);
   return "";
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "floe/config/train.h"
+#include "floe/train/plateau.h"
 
 namespace floe::train {
 
@@ -74,9 +75,7 @@ class PhaseTurns {
   std::int64_t cycle_ = 0;
   std::int64_t steps_in_turn_ = 0;
   std::vector<std::int64_t> updates_;  // of each phase
-  // Of `until`, in this turn:
-  std::optional<double> best_;     // nothing before the first validation
-  std::int64_t without_fall_ = 0;  // validations since
+  Plateau plateau_;                    // of `until`, in this turn
 };
 
 }  // namespace floe::train

@@ -37,8 +37,8 @@ class Phases {
   // run are done.
   double base_lr() const { return base_lr(engine_.active_set()); }
   double lr(std::int64_t step) const;
-  // The update of a step: the set's optimizer, and its turn goes on.
-  void update(double lr, double factor);
+  // The update of a step, after `step` others: the set's optimizer, and its turn goes on.
+  void update(std::int64_t step, double factor);
 
   // What a checkpoint holds of it: null without phases.
   nlohmann::json save() const;
@@ -55,6 +55,7 @@ class Phases {
     bool over_own_updates = false;  // of its set; else over those of the run
   };
   double base_lr(std::size_t set) const;
+  double schedule_factor(std::int64_t step) const;
 
   std::vector<Rate> rates_;  // by set
 };

@@ -1,5 +1,6 @@
 #include "floe/train/plan_run.h"
 
+#include "floe/checkpoint/newest.h"
 #include "floe/config/schema.h"
 #include "floe/models/build.h"
 #include "floe/train/phases.h"
@@ -22,6 +23,8 @@ void describe(config::Schema<PlanRunConfig>& s) {
 config::Loaded<PlanRunConfig> load_plan_run(const config::Layers& layers) {
   auto loaded = config::load<PlanRunConfig>(layers);
   resolve_model_paths(loaded.config.model, layers);
+  models::ModelConfig& model = loaded.config.model;
+  model.weights = checkpoint::weights_at(model.weights, "model.weights");
   return loaded;
 }
 

@@ -7,6 +7,7 @@
 
 #include "floe/config/value_json.h"
 #include "floe/core/log.h"
+#include "floe/core/plural.h"
 #include "floe/core/version.h"
 #include "floe/diag/device_memory.h"
 #include "floe/train/device_peak.h"
@@ -30,7 +31,8 @@ Reporter::Reporter(const config::Loaded<RunConfig>& loaded, comm::World& world)
     : config_(loaded.config),
       world_(world),
       config_json_(config::to_json(loaded.values)),
-      folder_(loaded.config, config::print_config(loaded.values), world),
+      config_yaml_(config::print_config(loaded.values)),
+      folder_(loaded.config, world),
       diagnostics_(config_, loaded.values, world),
       precision_(precision_lines(config_, loaded.values)),
       peak_tflops_(peak_tflops(config_, world.device())) {
@@ -49,6 +51,7 @@ void Reporter::begin(std::int64_t first_step, std::int64_t total_steps, shard::E
   diagnostics_.begin(engine, optimizers);
   if (world_.rank() != 0) return;
 
+  folder_.write_config(config_yaml_);
   metrics::RunInfo run;
   run.name = config_.run.name;
   run.folder = folder_.path();
@@ -58,17 +61,26 @@ void Reporter::begin(std::int64_t first_step, std::int64_t total_steps, shard::E
   run.version = kVersion;
   metrics::LoggerOptions options{
       .jsonl = config_.log.jsonl, .tensorboard = config_.log.tensorboard, .wandb_mode = "disabled"};
-  if (const auto& wandb = config_.log.wandb; wandb && wandb->mode == WandbConfig::Mode::offline) {
-    options.wandb_mode = "offline";
+  if (const auto& wandb = config_.log.wandb; wandb && wandb->mode != WandbConfig::Mode::disabled) {
+    options.wandb_mode = wandb->mode == WandbConfig::Mode::online ? "online" : "offline";
     run.project = wandb->project;
     run.entity = wandb->entity.value_or("");
   }
+  if (const auto& wandb = config_.log.wandb;
+      wandb && wandb->mode == WandbConfig::Mode::disabled &&
+      (wandb->checkpoints || wandb->entity || wandb->project != WandbConfig{}.project))
+    log::warn(
+        "log.wandb names a project, an entity or checkpoints, but nothing is written for W&B: "
+        "log.wandb.mode is disabled; set it to offline or online");
   logger_ = metrics::open_logger(run, options);
   progress_ =
       std::make_unique<metrics::ProgressLine>(first_step, total_steps, config_.log.every_steps);
-  log::info("training: ", total_steps - first_step, " of ", total_steps, " steps on ",
-            world_.size(), world_.size() == 1 ? " rank" : " ranks", "; the run's files are in ",
-            folder_.path());
+  if (first_step > total_steps)
+    log::warn("nothing is left to train: the checkpoint is of step ", first_step,
+              ", but the run ends after ", total_steps, "; raise train.steps to train on");
+  log::info("training: ", std::max<std::int64_t>(0, total_steps - first_step), " of ",
+            std::max(first_step, total_steps), " steps on ", world_.size(),
+            world_.size() == 1 ? " rank" : " ranks", "; the run's files are in ", folder_.path());
 }
 
 void Reporter::count_work(const PackedBatch& batch, const models::ModelInput& input) {
@@ -82,22 +94,25 @@ void Reporter::step(StepRecord& record) {
   record.others.insert(record.others.end(), numbers.begin(), numbers.end());
   record.phase_switch = std::exchange(of_switch_, nullptr);
   for (const auto& number : std::exchange(switch_numbers_, {})) record.others.push_back(number);
-  if (record.step_s > 0) record.teraflops = flops / record.step_s / 1e12;
+  if (const double step_s = record.times.step(); step_s > 0)
+    record.teraflops = flops / step_s / 1e12;
   if (peak_tflops_) record.mfu = record.teraflops / *peak_tflops_;
   record.memory_peak =
       std::max(diagnostics_.peak_bytes(), diag::device_memory(world_.device()).peak_bytes);
   diag::reset_peak(world_.device());
   logger_->write(to_metrics(record, world_.size()));
   progress_->update(to_progress(record, world_.size()));
-  tell_validation(record);
+  if (record.validated_step == record.step) tell_validation(record.step, record.others);
   watch_noise(record);
 }
 
-void Reporter::tell_validation(const StepRecord& record) {
+void Reporter::tell_validation(std::int64_t step,
+                               const std::vector<std::pair<std::string, double>>& values) {
   std::vector<std::string> parts;
-  for (const auto& [name, value] : record.others)
+  for (const auto& [name, value] : values)
     if (name.starts_with("val_")) parts.push_back(str(name, " ", value));
-  if (!parts.empty()) log::info("validation after step ", record.step, ": ", join(parts, "  "));
+  if (world_.rank() == 0 && !parts.empty())
+    log::info("validation after step ", step, ": ", join(parts, "  "));
 }
 
 void Reporter::watch_noise(const StepRecord& record) {
@@ -116,6 +131,7 @@ void Reporter::skipped(std::int64_t step, const std::vector<PackedBatch>& batche
   nlohmann::json keys = nlohmann::json::array();
   for (const PackedBatch& batch : batches)
     for (const std::string& key : batch.sample_keys) keys.push_back(key);
+  flops_ = 0;  // of a step that came to nothing
   append_line(folder_.path() + "/skipped.jsonl",
               nlohmann::json{{"step", step}, {"rank", world_.rank()}, {"samples", keys}}.dump(
                   -1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -145,8 +161,7 @@ void Reporter::switched(const PhaseChange& change, const shard::Engine& engine,
                 {"to", change.to},
                 {"seconds", change.seconds},
                 {"memory", {{"before", owners_json(before)}, {"after", owners_json(after)}}}};
-  switch_numbers_ = {{"phase_switch_time", change.seconds},
-                     {"memory_after_switch_bytes", static_cast<double>(after.device_bytes())}};
+  switch_numbers_ = {{"memory_after_switch_bytes", static_cast<double>(after.device_bytes())}};
 }
 
 void Reporter::saved(const std::string& checkpoint) {
@@ -155,16 +170,24 @@ void Reporter::saved(const std::string& checkpoint) {
   logger_->add_files(checkpoint, "checkpoints/" + name);
 }
 
-void Reporter::end(const std::string& data_report, std::int64_t step, bool stopped) {
+void Reporter::set_total_steps(std::int64_t total_steps) {
+  if (progress_) progress_->set_total_steps(total_steps);
+}
+
+void Reporter::end(const std::string& data_report, std::int64_t step, bool stopped,
+                   const TimeAccount::Times& times, const std::string& early) {
   diagnostics_.end();
   if (world_.rank() != 0) return;
   progress_.reset();
   std::istringstream lines(data_report);
   for (std::string line; std::getline(lines, line);) log::info("data: ", line);
+  log::info("time: ", times.text());
   if (stopped)
-    log::info("stopped after step ", step, ", with a checkpoint; the same command goes on from it");
+    log::info(step == 0 ? std::string("stopped before the first step")
+                        : str("stopped after step ", step, ", with a checkpoint"),
+              "; the same command goes on from ", step == 0 ? "there" : "it");
   else
-    log::info("done: ", step, " steps");
+    log::info("done: ", early.empty() ? counted(step, "step") : early);
   logger_->finish(stopped ? 1 : 0);
 }
 

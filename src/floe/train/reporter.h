@@ -44,6 +44,8 @@ class Reporter {
   void count_work(const PackedBatch& batch, const models::ModelInput& input);
   // Fills in what only the reporter knows, and writes the record.
   void step(StepRecord& record);
+  void tell_validation(std::int64_t step,
+                       const std::vector<std::pair<std::string, double>>& values);
   // Which samples the loss was not finite for: RUN/skipped.jsonl of this rank.
   void skipped(std::int64_t step, const std::vector<PackedBatch>& batches);
   // Around Engine::activate, between steps: whose memory it was before and is after, and who holds more
@@ -55,20 +57,24 @@ class Reporter {
                 const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema);
   // A finished save lies there.
   void saved(const std::string& checkpoint);
-  void end(const std::string& data_report, std::int64_t step, bool stopped);
+  // Where the run ends as things stand now.
+  void set_total_steps(std::int64_t total_steps);
+  // `early`: "120 of 500 steps: …" of a run that has ended before its last step; else empty.
+  void end(const std::string& data_report, std::int64_t step, bool stopped,
+           const TimeAccount::Times& times, const std::string& early);
   void failed();
 
   // The resolved configuration.
   const nlohmann::json& config_json() const { return config_json_; }
 
  private:
-  void tell_validation(const StepRecord& record);
   // Points out, once, a batch far above what the gradient's noise justifies.
   void watch_noise(const StepRecord& record);
 
   const RunConfig config_;
   comm::World& world_;
   nlohmann::json config_json_;
+  std::string config_yaml_;
   RunFolder folder_;
   Diagnostics diagnostics_;
   std::unique_ptr<metrics::Logger> logger_;          // rank 0

@@ -1,14 +1,13 @@
 #include "floe/train/run_config.h"
 
-#include <filesystem>
-
+#include "floe/checkpoint/newest.h"
 #include "floe/config/schema.h"
+#include "floe/train/inputs.h"
+#include "floe/train/metric_names.h"
 #include "floe/train/phase_checks.h"
 
 namespace floe::train {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::string data_problem(const RunConfig& c) {
   const bool images = c.data.laion || c.data.mmc4;
@@ -53,10 +52,6 @@ std::string graphs_problem(const RunConfig& c) {
   return "";
 }
 
-fs::path folder_of(const config::Layers& layers) {
-  return layers.files.empty() ? "." : fs::path(layers.files.front()).parent_path();
-}
-
 }  // namespace
 
 void describe(config::Schema<RunSection>& s) {
@@ -67,9 +62,10 @@ void describe(config::Schema<RunSection>& s) {
       });
   s.field("dir", &RunSection::dir, "Folder of all runs").not_empty();
   s.field("seed", &RunSection::seed, "Of everything random: new weights, order of data, dropout");
-  s.field("resume", &RunSection::resume,
-          "auto: from the run's own newest valid checkpoint; never; or the path of a checkpoint (or "
-          "run folder) where the run begins: its own newer ones win on every later start")
+  s.field(
+       "resume", &RunSection::resume,
+       "auto: from the run's own newest valid checkpoint; never; or the path of a checkpoint (or "
+       "run folder) where the run begins: its own newer ones win on every later start")
       .not_empty();
   s.field("resume_data", &RunSection::resume_data,
           "continue: the data goes on where the checkpoint was; restart: from its beginning, with "
@@ -106,6 +102,13 @@ void describe(config::Schema<RunConfig>& s) {
                ? "has a loss_scale, which only fp16 needs; remove it, or train in fp16"
                : "";
   });
+  s.check("checkpoint", keep_best_problem);
+  s.check("model", [](const C& c) {
+    return c.model.skip_init && c.run.resume == "never"
+               ? "has skip_init, which leaves every parameter without a value, but run.resume is "
+                 "never, so there is no checkpoint to take them from; remove one of the two"
+               : "";
+  });
   s.check("checkpoint", [](const C& c) {
     return c.checkpoint.every_epochs && !c.train.epochs
                ? "has every_epochs, but train.epochs is not set; use every_steps"
@@ -123,39 +126,16 @@ void describe(config::Schema<RunConfig>& s) {
   });
 }
 
-void resolve_model_paths(models::ModelConfig& model, const config::Layers& layers) {
-  const auto resolve = [&](std::string& path) {
-    if (path.empty()) return;
-    const fs::path beside = folder_of(layers) / path;
-    if (fs::exists(path))
-      path = fs::absolute(path).lexically_normal().string();
-    else if (fs::exists(beside))
-      path = fs::absolute(beside).lexically_normal().string();
-  };
-  for (std::string* path : {&model.lm, &model.vision, &model.weights, &model.tokenizer})
-    resolve(*path);
-  if (model.lora) resolve(model.lora->weights);
-}
-
 config::Loaded<RunConfig> load_run_config(const config::Layers& layers) {
   auto loaded = config::load<RunConfig>(layers);
   RunConfig& config = loaded.config;
-  resolve_model_paths(config.model, layers);
-  const fs::path folder = folder_of(layers);
-  const auto resolve_batches = [&](std::optional<std::string>& path) {
-    if (!path || path->starts_with("/") || fs::exists(*path)) return;
-    // The name may have {rank} in it, so its folder decides.
-    const fs::path parent = fs::path(*path).parent_path();
-    if (parent.empty() || !fs::exists(parent))
-      if (const auto beside = folder / *path; fs::exists(beside.parent_path()))
-        path = beside.lexically_normal().string();
-  };
-  resolve_batches(config.data.batches);
-  resolve_batches(config.train.validation.batches);
+  resolve_inputs(config, loaded.values);
+  config.model.weights = checkpoint::weights_at(config.model.weights, "model.weights");
   // What was resolved is what is printed and kept.
   config::Value values = config::schema_of<RunConfig>().write(config, config::Write::all);
   config::adopt_origins(values, loaded.values);
   loaded.values = std::move(values);
+  config::bind<RunConfig>(loaded.values);  // the working folder's name may not be UTF-8
   return loaded;
 }
 

@@ -57,11 +57,11 @@ struct RunConfig {
 };
 void describe(config::Schema<RunConfig>& s);
 
-// Paths of the model become absolute ones: relative to the working folder, else to the first YAML.
+// Paths of the model become absolute; see Note [Relative paths]. Throws ConfigError for one that is not
+// found. The layers are those of a run, or of a file that is a model's block.
 void resolve_model_paths(models::ModelConfig& model, const config::Layers& layers);
 
-// Paths of the model and of prepared batches are relative to the working folder, else to the first
-// YAML.
+// With the paths of all inputs absolute (inputs.h), as far as they are found.
 config::Loaded<RunConfig> load_run_config(const config::Layers& layers);
 
 }  // namespace floe::train

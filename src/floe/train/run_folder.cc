@@ -10,11 +10,18 @@
 
 #include "floe/core/log.h"
 #include "floe/io/atomic_file.h"
+#include "floe/metrics/wandb_upload.h"
 
 namespace floe::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+// A disk that is full or broken is a failure; anything else is a folder that cannot be meant.
+Exit exit_for(int error) {
+  const bool disk = error == ENOSPC || error == EDQUOT || error == EIO;
+  return disk ? Exit::failed : Exit::usage;
+}
 
 bool holds_a_run(const fs::path& folder) {
   std::error_code ignored;
@@ -38,7 +45,9 @@ void move_aside(const fs::path& folder) {
 int lock_folder(const std::string& folder) {
   const std::string path = folder + "/.lock";
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  require<ConfigError>(fd >= 0, "run.dir: ", path, " cannot be written: ", std::strerror(errno));
+  if (const int error = errno; fd < 0)
+    throw Error(str("run.dir: ", path, " cannot be written: ", std::strerror(error)),
+                exit_for(error));
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
     ::close(fd);
@@ -52,11 +61,16 @@ int lock_folder(const std::string& folder) {
 
 }  // namespace
 
-RunFolder::RunFolder(const RunConfig& config, const std::string& config_yaml, comm::World& world)
-    : path_(config.run.folder()) {
-  std::string problem;
+RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config.run.folder()) {
+  // What rank 0 found, for all: an exit code and a sentence.
+  std::string found;
   if (world.rank() == 0) {
+    const auto tell = [&found](Exit exit, const std::string& problem) {
+      found = str(static_cast<int>(exit), problem);
+    };
     try {
+      if (const auto& wandb = config.log.wandb; wandb && wandb->mode == WandbConfig::Mode::online)
+        metrics::WandbUpload::program();  // before anything is made or replaced
       fs::create_directories(path_);
       lock_ = lock_folder(path_);
       if (config.run.resume == "never" && holds_a_run(path_)) {
@@ -65,25 +79,31 @@ RunFolder::RunFolder(const RunConfig& config, const std::string& config_yaml, co
         fs::create_directories(path_);
         lock_ = lock_folder(path_);
       }
-      write_file_atomically(path_ + "/config.yaml", config_yaml);
     } catch (const fs::filesystem_error& e) {
-      problem = str("run.dir: the folder ", path_, " cannot be made: ", e.code().message());
+      tell(exit_for(e.code().value()),
+           str("run.dir: the folder ", path_, " cannot be made: ", e.code().message()));
     } catch (const Error& e) {
-      problem = e.what();
+      tell(e.exit(), e.what());
     }
-    world.publish("run folder", problem);
+    world.publish("run folder", found);
   } else {
     const auto said = world.lookup("run folder", world.timeout());
     require<CommError>(said.has_value(), "rank 0 did not open the run's folder in time");
-    problem = *said;
+    found = *said;
   }
-  require<ConfigError>(problem.empty(), problem);
+  if (!found.empty()) throw Error(found.substr(1), static_cast<Exit>(found[0] - '0'));
   const std::string logs = path_ + "/logs";
   std::error_code failed;
   fs::create_directories(logs, failed);
-  require<ConfigError>(!failed, "run.dir: ", logs, " cannot be made on rank ", world.rank(), ": ",
-                       failed.message(), "; all ranks need the same folder");
+  if (failed)
+    throw Error(str("run.dir: ", logs, " cannot be made on rank ", world.rank(), ": ",
+                    failed.message(), "; all ranks need the same folder"),
+                exit_for(failed.value()));
   log::set_file(str(logs, "/rank_", world.rank(), ".log"));
+}
+
+void RunFolder::write_config(const std::string& config_yaml) const {
+  write_file_atomically(path_ + "/config.yaml", config_yaml);
 }
 
 RunFolder::~RunFolder() {

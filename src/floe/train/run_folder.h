@@ -10,15 +10,18 @@ namespace floe::train {
 
 class RunFolder {
  public:
-  // Collective. Makes the folder, locks it against a second run, writes config.yaml and lets this
-  // rank's log go to logs/rank_R.log as well. With run.resume=never an earlier run that is there moves
-  // aside to NAME.1, NAME.2, …. Throws ConfigError when another run works in it or it cannot be written.
-  RunFolder(const RunConfig& config, const std::string& config_yaml, comm::World& world);
+  // Collective. Makes the folder, locks it against a second run and lets this rank's log go to
+  // logs/rank_R.log as well. With run.resume=never an earlier run that is there moves aside to NAME.1,
+  // NAME.2, …. Throws ConfigError when another run works in it or it cannot be written, Error when the
+  // disk fails.
+  RunFolder(const RunConfig& config, comm::World& world);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
   const std::string& path() const { return path_; }
+  // Rank 0, when the run is known to begin: a run that cannot leaves the earlier one's file alone.
+  void write_config(const std::string& config_yaml) const;
 
  private:
   std::string path_;

@@ -21,14 +21,23 @@ checkpoint::CheckpointerOptions checkpointer_options(const RunConfig& config,
                                                      shard::Engine& engine, const Phases& phases,
                                                      optim::Ema* ema);
 
+// The model, after a look at everything that the run will read and that can be checked beforehand.
+models::BuiltModel build_run_model(const config::Loaded<RunConfig>& loaded,
+                                   const comm::World& world);
+
+// Reads this rank's part of a checkpoint that model.weights names and compares it with the checksums; all
+// ranks together read every byte. Throws CheckpointError.
+void check_weights(const RunConfig& config, const comm::World& world);
+
 data::LoaderContext loader_context(const RunConfig& config, const models::BuiltModel& built,
                                    const comm::World& world);
 
 // Of each source, by data::SourceId. Prepared batches have the weights of the sources they are from.
 std::vector<double> loss_weights(const DataConfig& config);
 
-// How many updates the run makes, unless a phase's `until` ends it earlier. Throws ConfigError where
-// epochs cannot be counted, or are longer than the phases.
+// How many updates the run makes in all, unless a phase's `until` ends it earlier: `steps_done`, and
+// with train.epochs as many as the rest of the data comes to. Throws ConfigError where epochs cannot be
+// counted, or are longer than the phases.
 std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns, std::int64_t steps_done,
                          const data::Loader& loader);
 

@@ -7,6 +7,26 @@ double per_second(std::int64_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0;
 }
 
+// Note [Times of a record]
+// wall_time = step_time + skipped_time + validation_time + checkpoint_time + phase_switch_time +
+// other_time, where parts that did not happen are left out. data_time is a part of step_time,
+// checkpoint_wait_time (for the save before) one of checkpoint_time.
+template <class Add>
+void add_times(const TimeAccount::Times& times, Add&& add) {
+  const auto add_some = [&](const char* name, double seconds) {
+    if (seconds > 0) add(name, seconds);
+  };
+  add("wall_time", times.wall());
+  add("data_time", times.of(TimeAccount::data));
+  add("step_time", times.step());
+  add_some("skipped_time", times.of(TimeAccount::skipped));
+  add_some("validation_time", times.of(TimeAccount::validation));
+  add_some("checkpoint_time", times.of(TimeAccount::save_wait) + times.of(TimeAccount::saving));
+  add_some("checkpoint_wait_time", times.of(TimeAccount::save_wait));
+  add_some("phase_switch_time", times.of(TimeAccount::phase_switch));
+  add("other_time", times.of(TimeAccount::other));
+}
+
 }  // namespace
 
 metrics::Record to_metrics(const StepRecord& record, int world_size) {
@@ -18,14 +38,15 @@ metrics::Record to_metrics(const StepRecord& record, int world_size) {
   add("lr", record.lr);
   add("grad_norm", record.gradient_norm);
   for (const auto& source : record.sources) add("loss_" + source.name, source.loss);
-  add("data_time", record.data_s);
-  add("step_time", record.step_s);
+  add_times(record.times, add);
+  // Over everything that happened since the record before, saves and validation included.
+  const double wall_s = record.times.wall();
   for (const auto& source : record.sources) {
-    const double rate = per_second(source.samples, record.step_s);
+    const double rate = per_second(source.samples, wall_s);
     add(source.name + "_samples_per_second", rate);
     add(source.name + "_samples_per_second_per_gpu", rate / world_size);
   }
-  add("tokens_per_second", per_second(record.tokens, record.step_s));
+  add("tokens_per_second", per_second(record.tokens, wall_s));
   if (record.teraflops > 0) add("tflops", record.teraflops);
   if (record.mfu) add("mfu", *record.mfu);
   add("skipped", static_cast<double>(record.skipped));
@@ -33,9 +54,12 @@ metrics::Record to_metrics(const StepRecord& record, int world_size) {
   add("memory_peak_bytes", static_cast<double>(record.memory_peak));
   if (record.loss_scale) add("loss_scale", *record.loss_scale);
   if (record.noise_scale) add("gradient_noise_scale", *record.noise_scale);
-  if (record.checkpoint_s) add("checkpoint_time", *record.checkpoint_s);
   for (const auto& [name, value] : record.others) add(name, value);
+  // Made up for after a stop: it belongs to the step before.
+  if (record.validated_step && record.validated_step != record.step)
+    add("validation_step", static_cast<double>(record.validated_step));
   if (!record.phase.empty()) out.texts.emplace_back("phase", record.phase);
+  if (!record.ended_early.empty()) out.texts.emplace_back("ended_early", record.ended_early);
   if (!record.phase_switch.is_null()) out.details["phase_switch"] = record.phase_switch;
   return out;
 }
@@ -43,12 +67,13 @@ metrics::Record to_metrics(const StepRecord& record, int world_size) {
 metrics::Progress to_progress(const StepRecord& record, int world_size) {
   metrics::Progress out;
   out.step = record.step;
+  const double wall_s = record.times.wall();
   for (const auto& source : record.sources) {
     out.losses.emplace_back("loss_" + source.name, source.loss);
-    out.samples_per_second_per_gpu.emplace_back(
-        source.name, per_second(source.samples, record.step_s) / world_size);
+    out.samples_per_second_per_rank.emplace_back(source.name,
+                                                 per_second(source.samples, wall_s) / world_size);
   }
-  out.tokens_per_second = per_second(record.tokens, record.step_s);
+  out.tokens_per_second = per_second(record.tokens, wall_s);
   out.memory_bytes = record.memory_peak;
   out.skipped = record.skipped;
   return out;

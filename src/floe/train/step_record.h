@@ -10,6 +10,7 @@
 #include "floe/metrics/logger.h"
 #include "floe/metrics/progress.h"
 #include "floe/train/step_sums.h"
+#include "floe/train/time_account.h"
 
 namespace floe::train {
 
@@ -20,15 +21,16 @@ struct StepRecord {
   std::vector<StepTotals::OfSource> sources;  // losses are means over ranks, before weights
   std::int64_t tokens = 0;                    // all ranks together
   std::int64_t skipped = 0, bad_samples = 0;  // so far, all ranks together
-  double data_s = 0, step_s = 0;
+  TimeAccount::Times times;           // since the record before, or the beginning of training
   std::optional<double> loss_scale;   // with fp16
   std::optional<double> noise_scale;  // see noise_scale.h
   double teraflops = 0;               // per second and rank; 0: unknown
   std::optional<double> mfu;
   std::int64_t memory_peak = 0;                        // of this rank, since the last record
-  std::optional<double> checkpoint_s;                  // for which a save held the training
   std::vector<std::pair<std::string, double>> others;  // of validation and diagnostics
-  nlohmann::ordered_json phase_switch;                 // before it; null: there was none
+  std::int64_t validated_step = 0;      // after which validation was; 0: there was none
+  nlohmann::ordered_json phase_switch;  // before it; null: there was none
+  std::string ended_early;              // why it is the run's last; empty: it is not
 };
 
 metrics::Record to_metrics(const StepRecord& record, int world_size);

@@ -13,7 +13,7 @@ namespace floe::train {
 namespace {
 
 constexpr std::size_t kOfSource = 2;  // whether there is a loss, samples
-constexpr std::size_t kValues = kNumSources * kOfSource + 3;
+constexpr std::size_t kValues = kNumSources * kOfSource + 4;
 
 }  // namespace
 
@@ -28,12 +28,12 @@ void StepSums::add(const PackedBatch& batch, const models::ModelInput& input,
   tokens_ += static_cast<double>(batch.num_tokens());
 }
 
-std::vector<double> StepSums::values(double bad_samples, bool stop) const {
+std::vector<double> StepSums::values(double bad_samples, bool stop, bool save) const {
   std::vector<double> values;
   values.reserve(kValues + 2);
   for (std::size_t s = 0; s < kNumSources; ++s)
     values.insert(values.end(), {labels_[s] > 0 ? 1.0 : 0.0, samples_[s]});
-  values.insert(values.end(), {tokens_, bad_samples, stop ? 1.0 : 0.0});
+  values.insert(values.end(), {tokens_, bad_samples, stop ? 1.0 : 0.0, save ? 1.0 : 0.0});
   return values;
 }
 
@@ -57,6 +57,7 @@ StepTotals::StepTotals(std::span<const double> sums) {
   tokens = static_cast<std::int64_t>(others[0]);
   bad_samples = static_cast<std::int64_t>(others[1]);
   stop = others[2] > 0;
+  save = others[3] > 0;
   rest = sums.subspan(kValues, sums.size() - kValues - kNumSources);
 }
 

@@ -23,7 +23,7 @@ class StepSums {
            const at::Tensor& loss_of_source);
 
   // For Engine::agree; after it, StepTotals reads the sums over ranks.
-  std::vector<double> values(double bad_samples, bool stop) const;
+  std::vector<double> values(double bad_samples, bool stop, bool save) const;
   // [sources], means over labelled tokens, on the device.
   at::Tensor losses() const;
 
@@ -44,8 +44,8 @@ struct StepTotals {
   };
   std::vector<OfSource> sources;  // those that had a sample
   std::int64_t tokens = 0, bad_samples = 0;
-  bool stop = false;             // some rank was asked to stop
-  std::span<const double> rest;  // what was appended to values()
+  bool stop = false, save = false;  // some rank was asked to
+  std::span<const double> rest;     // what was appended to values()
 };
 
 }  // namespace floe::train

@@ -4,24 +4,26 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <chrono>
+#include <filesystem>
 
+#include "floe/checkpoint/folders.h"
+#include "floe/checkpoint/manifest.h"
+#include "floe/checkpoint/resume.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
+#include "floe/core/plural.h"
 #include "floe/data/packing.h"
+#include "floe/train/data_report.h"
 #include "floe/train/parallelize.h"
 #include "floe/train/precision.h"
+#include "floe/train/resume_changes.h"
 #include "floe/train/run_setup.h"
 #include "floe/train/validation.h"
 
 namespace floe::train {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+namespace fs = std::filesystem;
 
 std::string keys_of(const std::vector<PackedBatch>& batches) {
   constexpr std::size_t kMost = 16;
@@ -36,6 +38,22 @@ std::string keys_of(const std::vector<PackedBatch>& batches) {
   return join(keys, ", ");
 }
 
+// What the trainer saved in the checkpoint that a run would go on from; null: nothing is readable.
+nlohmann::json newest_state(const RunSection& run) {
+  std::vector<std::string> passed_over;
+  const std::string folder = checkpoint::checkpoints_folder(run.folder());
+  const std::vector<std::string> paths =
+      run.resume == "auto" ? checkpoint::candidates(folder, passed_over)
+                           : checkpoint::candidates_from(run.resume, folder, passed_over);
+  try {
+    if (!paths.empty())
+      return checkpoint::read_manifest(checkpoint::manifest_path(paths.front())).shared;
+  } catch (const Error&) {
+    // Then there is nothing to compare with.
+  }
+  return nullptr;
+}
+
 // By which the best checkpoints are chosen.
 std::map<std::string, double> metrics_of(const StepRecord& record) {
   std::map<std::string, double> metrics(record.others.begin(), record.others.end());
@@ -46,14 +64,16 @@ std::map<std::string, double> metrics_of(const StepRecord& record) {
 }  // namespace
 
 Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::World> world,
-                 const std::atomic<bool>& stop)
+                 RunSignals& signals)
     : config_(loaded.config),
       world_(std::move(world)),
-      stop_requested_(stop),
+      signals_(signals),
       stream_(graph_stream(config_, *world_)),
-      built_(models::build_model(config_.model, config_.run.seed)),
-      loss_scale_(first_loss_scale(config_).value_or(0)) {
+      built_(build_run_model(loaded, *world_)),
+      loss_scale_(first_loss_scale(config_).value_or(0)),
+      early_stop_(config_.train.stop) {
   reporter_ = std::make_unique<Reporter>(loaded, *world_);
+  check_weights(config_, *world_);
   engine_ = parallelize(config_, built_, world_);
   built_.module->train();
   if (config_.strategy.cuda_graphs)
@@ -68,37 +88,65 @@ Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::
   open_data();
   total_steps_ = count_steps(config_, phases_->turns(), step_, *loader_);
   phases_->plan_rates(total_steps_);
-  validation_ = make_validation(config_, built_, *engine_);
+  if (config_.train.epochs && loader_->epoch() > *config_.train.epochs && world_->rank() == 0)
+    log::warn("nothing is left to train: ", counted(loader_->epoch(), "epoch"),
+              " of the data are over, but train.epochs is ", *config_.train.epochs);
+  validation_ = make_validation(config_, built_, *engine_, signals_.stop);
   // Micro-batches and passes over other sources would be reductions of other batches.
   measures_noise_ =
       world_->size() > 1 && config_.train.gradient_accumulation == 1 &&
       (config_.train.packed || (!config_.data.batches && config_.data.sources().size() == 1));
-  reporter_->begin(step_, total_steps_, *engine_, phases_->optimizers(), built_);
+  reporter_->begin(step_, early_stop_.reached() ? step_ : total_steps_, *engine_,
+                   phases_->optimizers(), built_);
 }
 
 Trainer::~Trainer() = default;
 
+bool Trainer::finished() const {
+  if (phases_->turns().over() || early_stop_.reached()) return true;
+  return config_.train.epochs ? loader_->epoch() >= *config_.train.epochs : step_ >= total_steps_;
+}
+
 void Trainer::run() {
+  deadline_ = std::make_unique<StopDeadline>(signals_, config_.run.stop_grace_s, *world_);
+  time_.lap(TimeAccount::setup);
+  time_.take();
   try {
+    stopping_ = engine_->any_rank_has(signals_.stop);  // asked for while everything was built
     while (!finished() && !stopping_) {
-      take_turn();
       StepRecord record;
-      const auto begin = Clock::now();
-      if (!train_step(record)) continue;
-      record.step_s = seconds_since(begin);
-      after_step(record);
+      make_up_for_validation(record);
+      if (finished() || stopping_) break;
+      take_turn();
+      if (train_step(record))
+        after_step(record);
+      else if (save_is_due())
+        save();
     }
-    if (stopped() && saved_step_ != step_) save();  // the last step was a skipped one
-    checkpoints_->wait();
-    tell_saved();
+    require(step_ > 0 || skipped_ == 0, "all ", skipped_,
+            " steps were skipped, because a loss or gradient was not finite; nothing was trained");
+    finish_last_save();
     if (graphs_) log::info(graphs_->summary());
-    reporter_->end(loader_->report(), step_, stopped());
+    reporter_->end(data_report(*loader_, *world_), step_, stopped(), time_.total(), early_end());
   } catch (...) {
+    deadline_->reached();
     reporter_->failed();
-    if (config_.checkpoint.on_exception && loader_)
+    // Before the first step there is nothing to lose.
+    if (config_.checkpoint.on_exception && loader_ && attempts_ > 0)
       checkpoints_->emergency(step_, shared_state(), data_before_.save());
     throw;
   }
+}
+
+std::string Trainer::early_end() const {
+  const PhaseTurns& turns = phases_->turns();
+  std::string why;
+  if (early_stop_.reached())
+    why = early_stop_.reason();
+  else if (turns.over())
+    why = str("phase '", turns.name(), "' has ended, and none follows");
+  if (why.empty() || step_ >= total_steps_) return "";
+  return str(step_, " of ", total_steps_, " steps: ", why);
 }
 
 void Trainer::take_turn() {
@@ -107,13 +155,13 @@ void Trainer::take_turn() {
   if (!turns.pass_on()) return;
   const std::vector<optim::Optimizer*> optimizers = phases_->optimizers();
   reporter_->before_switch(*engine_, optimizers, ema_.get());
-  const auto begin = Clock::now();
+  time_.lap(TimeAccount::other);
   {
     const auto updating = checkpoints_->updating();
     engine_->activate(turns.current());
   }
-  reporter_->switched({step_, from, turns.name(), seconds_since(begin)}, *engine_, optimizers,
-                      ema_.get());
+  const double seconds = time_.lap(TimeAccount::phase_switch);
+  reporter_->switched({step_, from, turns.name(), seconds}, *engine_, optimizers, ema_.get());
 }
 
 // A function of the step, so that a resumed run drops out what the unbroken one would.
@@ -127,11 +175,11 @@ std::uint64_t Trainer::dropout_seed() const {
 }
 
 bool Trainer::train_step(StepRecord& record) {
-  const auto begin = Clock::now();
   data_before_ = loader_->state();
   at::manual_seed(dropout_seed());
+  time_.lap(TimeAccount::other);
   const std::vector<PackedBatch> batches = read_batches();
-  record.data_s = seconds_since(begin);
+  const double data_s = time_.lap(TimeAccount::data);
   reporter_->mark(MemoryPoint::batch_start);
 
   std::vector<double> divisors;
@@ -141,17 +189,22 @@ bool Trainer::train_step(StepRecord& record) {
   StepSums sums;
   for (const PackedBatch& batch : batches) forward_backward(batch, divisors, sums);
 
-  std::vector<double> values = sums.values(count_bad(*loader_), stop_requested_);
+  deadline_->check();
+  std::vector<double> values =
+      sums.values(count_bad(*loader_), signals_.stop, signals_.save.exchange(false));
   if (measure) values.push_back(engine_->take_local_square());
   const shard::Agreement all = engine_->agree(/*locally_finite=*/true, values, sums.losses());
   engine_->measure_local_gradients(false);
   const StepTotals totals(all.sums);
   ++attempts_;
   stopping_ = totals.stop;
+  save_asked_ = save_asked_ || totals.save;
   const double scale = loss_scale_.value();
   loss_scale_.update(all.finite);
   if (!all.finite) {
-    skip(batches, all.locally_finite);
+    skip(batches, all.locally_finite, scale);
+    time_.move(TimeAccount::data, TimeAccount::skipped, data_s);
+    time_.lap(TimeAccount::skipped);
     return false;
   }
   skipped_in_a_row_ = 0;
@@ -175,20 +228,26 @@ bool Trainer::train_step(StepRecord& record) {
   record.tokens = totals.tokens;
   record.bad_samples = totals.bad_samples;
   record.skipped = skipped_;
+  time_.lap(TimeAccount::compute);
   return true;
 }
 
 std::vector<PackedBatch> Trainer::read_batches() {
   std::vector<PackedBatch> batches;
-  epoch_ended_ = false;
-  for (std::int64_t i = 0; i < config_.train.gradient_accumulation; ++i) {
+  const auto& every_epochs = config_.checkpoint.every_epochs;
+  for (micro_steps_ = 0; micro_steps_ < config_.train.gradient_accumulation;) {
+    deadline_->check();
     const data::Step step = loader_->next();
+    ++micro_steps_;
     epoch_ = step.epoch;
-    epoch_ended_ = epoch_ended_ || step.ends_epoch;
     if (config_.train.packed)
       batches.push_back(data::pack(step));
     else
       for (std::size_t b = 0; b < step.batches.size(); ++b) batches.push_back(data::pack(step, b));
+    if (!step.ends_epoch) continue;
+    if (every_epochs && (step.epoch + 1) % *every_epochs == 0) save_asked_ = true;
+    // The last update of the last epoch takes what is left.
+    if (config_.train.epochs && step.epoch + 1 >= *config_.train.epochs) break;
   }
   return batches;
 }
@@ -202,8 +261,7 @@ void Trainer::forward_backward(const PackedBatch& batch, const std::vector<doubl
   options.loss.weight = loss_weights(config_.data);
   options.loss.divisor = divisors;
   options.rounded = graphs_ && graphs_->should_round(batch);
-  const double shares =
-      divisors.empty() ? static_cast<double>(config_.train.gradient_accumulation) : 1;
+  const double shares = divisors.empty() ? static_cast<double>(micro_steps_) : 1;
   for (double& weight : options.loss.weight) weight *= loss_scale_.value() / shares;
 
   const auto input = models::prepare(*built_.model, batch, options);
@@ -211,6 +269,7 @@ void Trainer::forward_backward(const PackedBatch& batch, const std::vector<doubl
   const PassLosses losses =
       graphs_ ? graphs_->run(input, after_forward) : run_pass(*built_.model, input, after_forward);
   reporter_->mark(MemoryPoint::after_backward);
+  deadline_->check();
   sums.add(batch, *input, losses.of_source);
   reporter_->count_work(batch, *input);
 }
@@ -227,20 +286,32 @@ std::vector<double> Trainer::global_divisors(const std::vector<PackedBatch>& bat
   return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + kNumSources};
 }
 
-void Trainer::skip(const std::vector<PackedBatch>& batches, bool finite_here) {
+void Trainer::skip(const std::vector<PackedBatch>& batches, bool finite_here, double scale) {
   engine_->clear_gradients();
   ++skipped_;
   ++skipped_in_a_row_;
-  const std::string keys =
-      finite_here ? "" : str("; the loss of this rank is not: ", keys_of(batches));
-  log::warn("step ", step_ + 1, " is skipped on all ranks: a loss or gradient is not finite", keys);
-  if (!keys.empty() || world_->rank() == 0) reporter_->skipped(step_ + 1, batches);
+  count_steps_left();
+  const std::string what = loss_scale_.active()
+                               ? str("a loss or gradient is not finite with the loss scale ", scale,
+                                     ", which is ", loss_scale_.value(), " from now on")
+                               : std::string("a loss or gradient is not finite");
+  const std::string here = finite_here ? "" : "; the loss of this rank is not";
+  log::warn("step ", step_ + 1, " is skipped on all ranks: ", what, here,
+            "; samples: ", keys_of(batches));
+  reporter_->skipped(step_ + 1, batches);
   // A scale that is still too large halves itself a few times; that is no fault of the data.
   const bool searching = loss_scale_.active() && loss_scale_.value() > 1;
   require(searching || skipped_in_a_row_ <= config_.train.max_skipped, skipped_in_a_row_,
           " steps in a row had a loss or gradient that is not finite (train.max_skipped is ",
           config_.train.max_skipped,
           "); lower train.optimizer.lr, or look at the samples that the log names");
+}
+
+void Trainer::count_steps_left() {
+  if (!config_.train.epochs) return;
+  total_steps_ = count_steps(config_, phases_->turns(), step_, *loader_);
+  phases_->plan_rates(total_steps_);
+  reporter_->set_total_steps(total_steps_);
 }
 
 void Trainer::update(double gradient_norm, double factor, StepRecord& record) {
@@ -252,7 +323,7 @@ void Trainer::update(double gradient_norm, double factor, StepRecord& record) {
   record.lr = phases_->lr(step_);
   {
     const auto updating = checkpoints_->updating();
-    phases_->update(record.lr, factor);
+    phases_->update(step_, factor);
     if (ema_) ema_->update();
     ++step_;
     data_before_ = loader_->state();
@@ -262,37 +333,99 @@ void Trainer::update(double gradient_norm, double factor, StepRecord& record) {
 }
 
 void Trainer::after_step(StepRecord& record) {
-  const bool last = finished() || stopping_;
-  const bool validates = validation_ && step_ % *config_.train.validation.every_steps == 0;
-  if (validates || (validation_ && last)) record.others = validation_->run();
-  // Not one that a stop asked for: a run in two parts has the same turns as one in one part.
-  if (validates) phases_->turns().observe(metrics_of(record));
-  if (save_is_due()) {
-    save(metrics_of(record));
-    record.checkpoint_s = checkpoints_->last_stolen_s();
+  if (validation_) {
+    const bool due = step_ % *config_.train.validation.every_steps == 0;
+    // A stop saves first: whoever asked for it may not wait for long. What was due is made up for when
+    // the run goes on, so that a run in two parts has the same turns as one in one part.
+    if (stopping_)
+      owes_validation_ = due;
+    else if (due || finished())
+      validate(record);
+    if (due && !owes_validation_) observe(record);
   }
+  if (early_stop_.reached() && step_ < total_steps_) record.ended_early = early_stop_.reason();
+  if (save_is_due()) save(metrics_of(record));
+  time_.lap(TimeAccount::other);
+  record.times = time_.take();
   reporter_->step(record);
 }
 
+void Trainer::make_up_for_validation(StepRecord& record) {
+  if (!owes_validation_ || !validation_) return;
+  validate(record);
+  if (owes_validation_) return;
+  reporter_->tell_validation(step_, record.others);
+  observe(record);
+  // The save that a stop asked for came before its metric: now it has one to be ranked by.
+  const auto& every_steps = config_.checkpoint.every_steps;
+  if (config_.checkpoint.keep_best.n > 0 && every_steps && step_ % *every_steps == 0)
+    save(metrics_of(record));
+}
+
+void Trainer::observe(const StepRecord& record) {
+  phases_->turns().observe(metrics_of(record));
+  early_stop_.observe(step_, metrics_of(record));
+}
+
+void Trainer::validate(StepRecord& record) {
+  time_.lap(TimeAccount::other);
+  owes_validation_ = true;  // for a checkpoint that is saved in the middle of it
+  if (auto measured = validation_->run()) {
+    record.others = std::move(*measured);
+    record.validated_step = step_;
+    owes_validation_ = false;
+  } else {
+    stopping_ = true;  // some rank was asked to, and all have left it
+  }
+  time_.lap(TimeAccount::validation);
+}
+
 bool Trainer::save_is_due() const {
-  const CheckpointConfig& config = config_.checkpoint;
-  if (finished() || stopping_) return true;
-  if (config.every_steps && step_ % *config.every_steps == 0) return true;
-  return config.every_epochs && epoch_ended_ && (epoch_ + 1) % *config.every_epochs == 0;
+  if (finished() || stopping_ || save_asked_) return attempts_ != saving_attempts_;
+  // Not after a skipped step: the state of this one is saved already.
+  const auto& every_steps = config_.checkpoint.every_steps;
+  return every_steps && skipped_in_a_row_ == 0 && step_ % *every_steps == 0;
 }
 
 void Trainer::save(const std::map<std::string, double>& metrics) {
-  checkpoints_->wait();
-  tell_saved();
+  if (stopping_) deadline_->reached();
+  time_.lap(TimeAccount::other);
+  finish_save();
+  time_.lap(TimeAccount::save_wait);
   checkpoints_->save(step_, shared_state(), rank_state(), metrics);
-  saved_step_ = step_;
+  time_.lap(TimeAccount::saving);
+  saving_attempts_ = attempts_;
+  save_asked_ = false;
 }
 
-void Trainer::tell_saved() {
+bool Trainer::finish_save() {
+  const bool good = checkpoints_->wait();
+  if (good) saved_attempts_ = saving_attempts_;
   const std::string path = checkpoints_->last_saved();
-  if (path.empty() || path == told_saved_) return;
-  told_saved_ = path;
-  reporter_->saved(path);
+  if (!path.empty() && path != told_saved_) {
+    told_saved_ = path;
+    reporter_->saved(path);
+  }
+  return good;
+}
+
+void Trainer::finish_last_save() {
+  deadline_->reached();
+  time_.lap(TimeAccount::other);
+  // The last step may have been a skipped one. Before the first step there is nothing to save.
+  if (attempts_ != saving_attempts_ && attempts_ > 0) save();
+  bool good = finish_save();
+  if (!good) {
+    if (world_->rank() == 0) log::warn("the last save failed; trying it once more");
+    save();
+    good = finish_save();
+  }
+  time_.lap(TimeAccount::save_wait);
+  const std::string last = checkpoints_->last_saved();
+  require<CheckpointError>(good, "the last save failed, so that step ", step_,
+                           " is not on disk; the newest checkpoint is ",
+                           last.empty() ? "that of an earlier start" : str("'", last, "'"),
+                           "; make room and start the same command again");
 }
 
 nlohmann::json Trainer::shared_state() const {
@@ -302,6 +435,8 @@ nlohmann::json Trainer::shared_state() const {
       {"attempts", attempts_},
       {"skipped", skipped_},
       {"skipped_in_a_row", skipped_in_a_row_},
+      {"owes_validation", owes_validation_},
+      {checkpoint::kBeganFrom, began_from_},
       {"total_steps", total_steps_},
       {"loss_scale", {{"scale", loss_scale_.value()}, {"good_steps", loss_scale_.good_steps()}}},
       {"lr_scheduler", {{"last_epoch", step_}, {"base_lr", phases_->base_lr()}}},
@@ -309,39 +444,68 @@ nlohmann::json Trainer::shared_state() const {
       {"config", reporter_->config_json()}};
   if (nlohmann::json phases = phases_->save(); !phases.is_null())
     state["phases"] = std::move(phases);
+  if (nlohmann::json stop = early_stop_.save(); !stop.is_null()) state["stop"] = std::move(stop);
   return state;
 }
 
 nlohmann::json Trainer::rank_state() const { return loader_->state().save(); }
 
 void Trainer::resume() {
-  const auto restored = checkpoints_->resume(config_.run.resume);
+  std::optional<checkpoint::Restored> restored;
+  try {
+    restored = checkpoints_->resume(config_.run.resume);
+  } catch (const CheckpointError&) {
+    if (world_->rank() == 0) tell_changes(newest_state(config_.run));
+    throw;
+  }
   if (!restored) return;
   const nlohmann::json& state = restored->shared;
+  tell_changes(state);
   step_ = restored->step;
   epoch_ = state.value("epoch", std::int64_t{0});
   attempts_ = state.value("attempts", step_);
   skipped_ = state.value("skipped", std::int64_t{0});
   skipped_in_a_row_ = state.value("skipped_in_a_row", std::int64_t{0});
+  owes_validation_ = state.value("owes_validation", false);
+  const bool own = fs::path(restored->path).parent_path() ==
+                   fs::path(checkpoint::checkpoints_folder(config_.run.folder()));
+  began_from_ = own ? state.value(checkpoint::kBeganFrom, "") : config_.run.resume;
+  // What was saved in an emergency becomes a checkpoint of the ordinary kind, if only at the end.
+  if (!restored->emergency) saving_attempts_ = saved_attempts_ = attempts_;
   if (const auto scale = state.find("loss_scale"); scale != state.end())
     loss_scale_.restore(scale->value("scale", 1.0), scale->value("good_steps", std::int64_t{0}));
   phases_->restore(state.value("phases", nlohmann::json()));
-  data_position_ =
-      data_position(*restored, config_.run.folder(), config_.train.gradient_accumulation);
+  early_stop_.restore(state.value("stop", nlohmann::json()));
+  data_position_ = data_position(*restored, config_);
+}
+
+void Trainer::tell_changes(const nlohmann::json& saved_by) const {
+  if (world_->rank() != 0 || !saved_by.is_object()) return;
+  const std::vector<std::string> lines = resume_changes(
+      saved_by.value("config", nlohmann::json()), reporter_->config_json(),
+      saved_by.value("world_size", world_->size()), world_->size(), config_.run.resume_data);
+  const int before = saved_by.value("world_size", world_->size());
+  if (config_.data.batches && before != world_->size())
+    log::warn("data.batches has a file per rank, and the checkpoint is of ",
+              counted(before, "rank"), ": ",
+              before > world_->size()
+                  ? "what the files of the ranks that are gone still held is not read"
+                  : "the files of new ranks are read on from where those of the others stand");
+  if (!lines.empty()) log::info("this run differs from the one that saved the checkpoint:");
+  for (const std::string& line : lines) log::info("  ", line);
 }
 
 void Trainer::open_data() {
   data::LoaderContext context = loader_context(config_, built_, *world_);
   const DataPosition position = std::exchange(data_position_, {});
-  loader_ = position.ranks.empty()
-                ? std::make_unique<data::Loader>(config_.data, context)
-                : std::make_unique<data::Loader>(config_.data, context, position.ranks);
+  loader_ = open_loader(position, config_.data, context, *engine_);
   // Ranks with more steps, or with more passes in one, would wait for the others for ever.
   require<ConfigError>(
       !config_.data.batches || engine_->all_ranks_say(loader_->fingerprint()),
       "the ranks' files of data.batches (", config_.data.batches.value_or(""),
       ") have different numbers of steps, or other sources in a step; give every rank "
       "as many steps with the same sources");
+  if (config_.data.batches) warn_of_same_batches(*loader_, *world_, "data.batches");
   for (std::int64_t i = 0; i < position.batches_behind; ++i) loader_->next();
   data_before_ = loader_->state();
 }

@@ -1,6 +1,6 @@
 // The training loop.
 //
-//   Trainer trainer(loaded, world, stop);
+//   Trainer trainer(loaded, world, signals);
 //   trainer.run();
 //
 // A step reads a batch of every source, goes forward and backward over them, agrees with the other
@@ -9,7 +9,6 @@
 // ranks together: it advances the data, but not `step`, the learning rate, the average or the phase.
 #pragma once
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -26,10 +25,14 @@
 #include "floe/train/loss_scale.h"
 #include "floe/train/noise_scale.h"
 #include "floe/train/phases.h"
+#include "floe/train/plateau.h"
 #include "floe/train/reporter.h"
 #include "floe/train/run_config.h"
+#include "floe/train/run_signals.h"
 #include "floe/train/step_graphs.h"
 #include "floe/train/step_record.h"
+#include "floe/train/stop_deadline.h"
+#include "floe/train/time_account.h"
 
 namespace floe::train {
 
@@ -38,9 +41,9 @@ class Validation;
 class Trainer {
  public:
   // Collective: builds the model, reads its weights, opens the data and restores the checkpoint that
-  // run.resume chooses. `stop`, once true on any rank, ends the run after the step under way.
+  // run.resume chooses. What `signals` asks for on any rank is done by all after the step under way.
   Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::World> world,
-          const std::atomic<bool>& stop);
+          RunSignals& signals);
   ~Trainer();
 
   // Collective: all steps that are left. When a step throws, this rank's state is saved without the
@@ -54,8 +57,15 @@ class Trainer {
  private:
   void open_data();
   void resume();
+  // Says in what this run differs from the one of a checkpoint with this state.
+  void tell_changes(const nlohmann::json& saved_by) const;
 
-  bool finished() const { return step_ >= total_steps_ || phases_->turns().over(); }
+  // With train.epochs a run ends with the data, however many updates that took; else by its steps.
+  bool finished() const;
+  // train.epochs: where the run ends as things stand; skipped steps bring it nearer.
+  void count_steps_left();
+  // "120 of 500 steps: …", and why; empty where all steps were made.
+  std::string early_end() const;
   // The set whose turn it is trains from now on.
   void take_turn();
   std::uint64_t dropout_seed() const;
@@ -66,20 +76,28 @@ class Trainer {
                         StepSums& sums);
   // What `loss_mean: global` divides by: labelled tokens of each source per rank and micro-batch.
   std::vector<double> global_divisors(const std::vector<PackedBatch>& batches);
-  void skip(const std::vector<PackedBatch>& batches, bool here);
+  void skip(const std::vector<PackedBatch>& batches, bool here, double scale);
   void update(double gradient_norm, double factor, StepRecord& record);
   void after_step(StepRecord& record);
+  // A validation that a stop kept the run from making, before the next step.
+  void make_up_for_validation(StepRecord& record);
+  void validate(StepRecord& record);
+  // What validation found, to whatever waits for it.
+  void observe(const StepRecord& record);
   bool save_is_due() const;
   void save(const std::map<std::string, double>& metrics = {});
-  // Of the last save; none may be under way.
-  void tell_saved();
+  // Waits for the save under way; false when it failed and training is to go on.
+  bool finish_save();
+  // The state of the last step is on disk afterwards, or an exception says that it is not.
+  void finish_last_save();
 
   nlohmann::json shared_state() const;
   nlohmann::json rank_state() const;
 
   const RunConfig config_;
   std::shared_ptr<comm::World> world_;
-  const std::atomic<bool>& stop_requested_;
+  RunSignals& signals_;
+  TimeAccount time_;
   std::unique_ptr<c10::StreamGuard> stream_;  // with strategy.cuda_graphs
   models::BuiltModel built_;
   std::shared_ptr<shard::Engine> engine_;
@@ -93,14 +111,19 @@ class Trainer {
   LossScale loss_scale_;
   std::vector<NoiseScale> noise_;  // of each set
   bool measures_noise_ = false;
+  EarlyStop early_stop_;
 
   std::int64_t step_ = 0, total_steps_ = 0;
-  std::int64_t attempts_ = 0;  // updates and skipped ones: the number of the step's data
-  std::int64_t epoch_ = 0;
-  bool epoch_ended_ = false;
+  std::int64_t attempts_ = 0;     // updates and skipped ones: the number of the step's data
+  std::int64_t epoch_ = 0;        // of the step's last batch
+  std::int64_t micro_steps_ = 1;  // batches of each source in the step under way
+  bool save_asked_ = false;       // by a signal, or an epoch that ended
+  bool owes_validation_ = false;  // one was due when the run stopped
   std::int64_t skipped_ = 0, skipped_in_a_row_ = 0;
   bool stopping_ = false;
-  std::int64_t saved_step_ = -1;
+  std::string began_from_;                                   // checkpoint::kBeganFrom
+  std::int64_t saving_attempts_ = -1, saved_attempts_ = -1;  // of the last save, the last good one
+  std::unique_ptr<StopDeadline> deadline_;                   // while the run trains
   std::string told_saved_;         // the newest checkpoint that the reporter knows of
   data::LoaderState data_before_;  // where the loader stood before the step under way
   DataPosition data_position_;     // of the checkpoint, until the data is opened

@@ -3,11 +3,16 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "floe/core/log.h"
-#include "floe/data/held_out.h"
+#include "floe/core/plural.h"
 #include "floe/data/packing.h"
+#include "floe/data/shard_list.h"
+#include "floe/metrics/progress.h"
+#include "floe/train/data_report.h"
 #include "floe/train/precision.h"
 #include "floe/train/run_setup.h"
 #include "floe/train/step_sums.h"
@@ -35,72 +40,164 @@ DataConfig held_out_data(const RunConfig& config) {
   return data;
 }
 
+data::DataKeys held_out_keys(const ShardsBySource& shards) {
+  const auto key = [&](const char* source) {
+    const std::string all = "train.validation.shards";
+    return shards.by_source.contains(source) ? all + "." + source : all;
+  };
+  return {key("laion"), key("mmc4"), key("text"), "train.validation.batches"};
+}
+
+const std::string& key_of(const data::DataKeys& keys, data::SourceId source) {
+  switch (source) {
+    case data::SourceId::laion: return keys.laion;
+    case data::SourceId::mmc4: return keys.mmc4;
+    case data::SourceId::text: return keys.text;
+  }
+  throw Error("there is no such source");
+}
+
+// What a run trains on says nothing about what it has not seen.
+void warn_of_trained_shards(const data::HeldOut& held_out, const DataConfig& trained,
+                            const data::DataKeys& keys) {
+  const auto shards_of = [&](data::SourceId source) {
+    if (source == data::SourceId::laion && trained.laion) return trained.laion->shards;
+    if (source == data::SourceId::mmc4 && trained.mmc4) return trained.mmc4->shards;
+    return trained.text ? trained.text->files : std::string();
+  };
+  for (const auto& [source, shards] : held_out.shards()) {
+    const auto all = data::expand_shards(shards_of(source));
+    const std::set<std::string> names(all.begin(), all.end());
+    const auto both = std::count_if(shards.begin(), shards.end(),
+                                    [&](const std::string& name) { return names.contains(name); });
+    if (both > 0)
+      log::warn(key_of(keys, source), ": the run also trains on ", both, " of its ",
+                counted(static_cast<std::int64_t>(shards.size()), "shard"),
+                ", so the loss there is not that of held-out data");
+  }
+}
+
 }  // namespace
 
 Validation::Validation(const RunConfig& config, const models::BuiltModel& built,
-                       shard::Engine& engine)
+                       shard::Engine& engine, const std::atomic<bool>& stop)
     : config_(config),
       built_(built),
       engine_(engine),
+      stop_(stop),
       held_out_(held_out_data(config)),
-      context_(loader_context(config, built, engine.world())) {
-  // Shards that are not there are said now, not after the first thousand steps.
-  const data::HeldOut probe(held_out_, context_, config.train.validation.max_batches);
+      context_(loader_context(config, built, engine.world())),
+      options_{config.train.validation.max_batches, &stop} {
+  context_.keys = held_out_keys(config.train.validation.shards);
+  require_samples();
 }
 
-std::vector<std::pair<std::string, double>> Validation::run() {
-  const at::NoGradGuard no_gradients;
-  built_.module->eval();
-  data::HeldOut held_out(held_out_, context_, config_.train.validation.max_batches);
+// What is not there is said now, not after the first thousand steps.
+void Validation::require_samples() {
+  data::HeldOut held_out(held_out_, context_, options_);
+  comm::World& world = engine_.world();
+  if (held_out_.batches) {
+    const data::Loader loader(held_out_, context_);
+    return warn_of_same_batches(loader, world, context_.keys.batches);
+  }
+  if (world.rank() == 0) warn_of_trained_shards(held_out, config_.data, context_.keys);
+  held_out.probe();
+  SourceCounts own;
+  for (const auto& [source, counts] : held_out.counts())
+    own.emplace_back(data::name_of(source), counts);
+  const SourceCounts all = sum_over_ranks(own, world);
+  if (engine_.any_rank_has(stop_)) return;  // some rank may not have read to its end
+  std::size_t i = 0;
+  for (const auto& [source, shards] : held_out.shards()) {
+    const data::Counts& counts = all[i++].second;
+    require<ConfigError>(counts.kept > 0, key_of(context_.keys, source), ": the ",
+                         counted(static_cast<std::int64_t>(shards.size()), "shard"),
+                         " held no usable sample. ",
+                         data::why_unused(counts, data::name_of(source)));
+  }
+}
+
+bool Validation::evaluate(data::HeldOut& held_out, std::vector<double>& sums) {
   models::InputOptions options;
   options.device = engine_.world().device();
   options.dtype = compute_dtype(config_);
   options.num_sources = static_cast<std::int64_t>(kNumSources);
-
-  std::vector<double> sums(2 * kNumSources, 0.0);  // losses, then labelled tokens
-  auto step = held_out.next();
-  while (engine_.any_rank_has(step.has_value())) {
-    if (!step) {
+  std::optional<metrics::CountLine> progress;
+  if (engine_.world().rank() == 0) progress.emplace("validation", "batch");
+  std::int64_t done = 0;
+  for (;;) {
+    const auto step = held_out.next();
+    if (engine_.any_rank_has(stop_)) return false;
+    if (!engine_.any_rank_has(step.has_value())) return true;
+    if (step) {
+      const auto input = models::prepare(*built_.model, data::pack(*step), options);
+      const at::Tensor losses =
+          std::get<1>(models::training_loss(*built_.model, input)).to(at::kCPU, at::kDouble);
+      for (std::size_t s = 0; s < kNumSources; ++s) {
+        sums[s] += losses.const_data_ptr<double>()[s];
+        sums[kNumSources + s] += static_cast<double>(input->labels_of_source[s]);
+      }
+    } else {
       engine_.empty_forward();
-      continue;
     }
-    const auto input = models::prepare(*built_.model, data::pack(*step), options);
-    const at::Tensor losses =
-        std::get<1>(models::training_loss(*built_.model, input)).to(at::kCPU, at::kDouble);
-    for (std::size_t s = 0; s < kNumSources; ++s) {
-      sums[s] += losses.const_data_ptr<double>()[s];
-      sums[kNumSources + s] += static_cast<double>(input->labels_of_source[s]);
-    }
-    step = held_out.next();
+    if (progress) progress->update(++done);
   }
-  built_.module->train();
-  if (held_out.num_bad() > 0)
-    log::warn("validation: ", held_out.num_bad(), " damaged samples were left out");
+}
 
-  const at::Tensor on_device = at::tensor(sums, at::kDouble).to(options.device);
+std::optional<Validation::Metrics> Validation::run() {
+  const at::NoGradGuard no_gradients;
+  built_.module->eval();
+  data::HeldOut held_out(held_out_, context_, options_);
+  std::vector<double> sums(2 * kNumSources, 0.0);
+  const bool is_whole = evaluate(held_out, sums);
+  built_.module->train();
+  if (!is_whole) {
+    if (engine_.world().rank() == 0)
+      log::info("validation: stopped by a signal; its losses are left out");
+    return std::nullopt;
+  }
+  for (const auto& [source, counts] : held_out.counts())
+    if (counts.num_damaged() || counts.bad_shards)
+      log::warn(key_of(context_.keys, source), ": ", counts.text());
+
+  const at::Tensor on_device = at::tensor(sums, at::kDouble).to(engine_.world().device());
   engine_.world().group()->all_reduce(on_device, comm::Reduce::sum, "validation").wait();
   const at::Tensor all = engine_.world().read(on_device);
   const auto* totals = all.const_data_ptr<double>();
+  return metrics_of({totals, totals + sums.size()});
+}
+
+Validation::Metrics Validation::metrics_of(const std::vector<double>& totals) const {
   const std::vector<double> weights = loss_weights(config_.data);
-  std::vector<std::pair<std::string, double>> values;
+  const std::vector<std::string> sources = held_out_.sources();
+  Metrics values;
   double weighted = 0;
   for (std::size_t s = 0; s < kNumSources; ++s) {
-    if (totals[kNumSources + s] == 0) continue;
     const std::string name = data::name_of(static_cast<data::SourceId>(s));
+    if (totals[kNumSources + s] == 0) {
+      const bool is_wanted = std::find(sources.begin(), sources.end(), name) != sources.end();
+      if (is_wanted && engine_.world().rank() == 0)
+        log::warn(key_of(context_.keys, static_cast<data::SourceId>(s)),
+                  ": no token with a label was found, so there is no val_loss_", name);
+      continue;
+    }
     const double loss = totals[s] / totals[kNumSources + s];
     values.emplace_back("val_loss_" + name, loss);
     values.emplace_back("val_perplexity_" + name, std::exp(loss));
     weighted += weights[s] * loss;
   }
-  if (!values.empty()) values.emplace_back("val_loss", weighted);
+  if (!values.empty())
+    values.emplace_back("val_loss", weighted);
+  else if (held_out_.batches && engine_.world().rank() == 0)
+    log::warn(context_.keys.batches, ": no token has a label, so there is no val_loss");
   return values;
 }
 
 std::unique_ptr<Validation> make_validation(const RunConfig& config,
-                                            const models::BuiltModel& built,
-                                            shard::Engine& engine) {
+                                            const models::BuiltModel& built, shard::Engine& engine,
+                                            const std::atomic<bool>& stop) {
   if (!config.train.validation.every_steps) return nullptr;
-  return std::make_unique<Validation>(config, built, engine);
+  return std::make_unique<Validation>(config, built, engine, stop);
 }
 
 }  // namespace floe::train

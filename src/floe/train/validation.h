@@ -1,12 +1,14 @@
 // The loss on held-out data.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "floe/data/loader.h"
+#include "floe/data/held_out.h"
 #include "floe/models/build.h"
 #include "floe/shard/engine.h"
 #include "floe/train/run_config.h"
@@ -15,23 +17,37 @@ namespace floe::train {
 
 class Validation {
  public:
-  Validation(const RunConfig& config, const models::BuiltModel& built, shard::Engine& engine);
+  using Metrics = std::vector<std::pair<std::string, double>>;
+
+  // Collective: opens the held-out data. Throws ConfigError when a source has no usable sample on any rank.
+  // `stop`, once true on any rank, ends a run() between two batches.
+  Validation(const RunConfig& config, const models::BuiltModel& built, shard::Engine& engine,
+             const std::atomic<bool>& stop);
 
   // Collective: goes once over the held-out data of all ranks, without gradients. Ranks may have
   // different numbers of batches. For each source, val_loss_<source>: the mean over the labelled tokens
-  // of all ranks, and val_perplexity_<source>; val_loss: their sum by the weights of training.
-  std::vector<std::pair<std::string, double>> run();
+  // of all ranks, and val_perplexity_<source>; val_loss: their sum by the weights of training. Nothing,
+  // on all ranks, when it was stopped.
+  std::optional<Metrics> run();
 
  private:
+  void require_samples();
+  // The sums over this rank's batches: losses, then labelled tokens. False: it was stopped.
+  bool evaluate(data::HeldOut& held_out, std::vector<double>& sums);
+  Metrics metrics_of(const std::vector<double>& sums) const;
+
   const RunConfig& config_;
   const models::BuiltModel& built_;
   shard::Engine& engine_;
+  const std::atomic<bool>& stop_;
   DataConfig held_out_;
   data::LoaderContext context_;
+  data::HeldOutOptions options_;
 };
 
 // Null when the configuration asks for none.
 std::unique_ptr<Validation> make_validation(const RunConfig& config,
-                                            const models::BuiltModel& built, shard::Engine& engine);
+                                            const models::BuiltModel& built, shard::Engine& engine,
+                                            const std::atomic<bool>& stop);
 
 }  // namespace floe::train
