@@ -183,12 +183,14 @@ Step Loader::next() {
     given_.index_ = step.ends_epoch ? 0 : step.index + 1;
   }
   advance();
-  if (making->step.ends_epoch && context_.rank == 0)
+  if (making->step.ends_epoch && context_.rank == 0) {
+    const std::string text = report();
     log::info("data: epoch ", making->step.epoch, " is over",
-              report().empty()     ? ""
+              text.empty()         ? ""
               : context_.world > 1 ? ". Of rank 0: "
                                    : ". ",
-              report());
+              text);
+  }
   return std::move(making->step);
 }
 

@@ -400,7 +400,6 @@ void Trainer::save(const std::map<std::string, double>& metrics) {
 
 bool Trainer::finish_save() {
   const bool good = checkpoints_->wait();
-  if (good) saved_attempts_ = saving_attempts_;
   const std::string path = checkpoints_->last_saved();
   if (!path.empty() && path != told_saved_) {
     told_saved_ = path;
@@ -471,7 +470,7 @@ void Trainer::resume() {
                    fs::path(checkpoint::checkpoints_folder(config_.run.folder()));
   began_from_ = own ? state.value(checkpoint::kBeganFrom, "") : config_.run.resume;
   // What was saved in an emergency becomes a checkpoint of the ordinary kind, if only at the end.
-  if (!restored->emergency) saving_attempts_ = saved_attempts_ = attempts_;
+  if (!restored->emergency) saving_attempts_ = attempts_;
   if (const auto scale = state.find("loss_scale"); scale != state.end())
     loss_scale_.restore(scale->value("scale", 1.0), scale->value("good_steps", std::int64_t{0}));
   phases_->restore(state.value("phases", nlohmann::json()));
@@ -481,10 +480,10 @@ void Trainer::resume() {
 
 void Trainer::tell_changes(const nlohmann::json& saved_by) const {
   if (world_->rank() != 0 || !saved_by.is_object()) return;
-  const std::vector<std::string> lines = resume_changes(
-      saved_by.value("config", nlohmann::json()), reporter_->config_json(),
-      saved_by.value("world_size", world_->size()), world_->size(), config_.run.resume_data);
   const int before = saved_by.value("world_size", world_->size());
+  const std::vector<std::string> lines =
+      resume_changes(saved_by.value("config", nlohmann::json()), reporter_->config_json(), before,
+                     world_->size(), config_.run.resume_data);
   if (config_.data.batches && before != world_->size())
     log::warn("data.batches has a file per rank, and the checkpoint is of ",
               counted(before, "rank"), ": ",

@@ -121,12 +121,12 @@ class Trainer {
   bool owes_validation_ = false;  // one was due when the run stopped
   std::int64_t skipped_ = 0, skipped_in_a_row_ = 0;
   bool stopping_ = false;
-  std::string began_from_;                                   // checkpoint::kBeganFrom
-  std::int64_t saving_attempts_ = -1, saved_attempts_ = -1;  // of the last save, the last good one
-  std::unique_ptr<StopDeadline> deadline_;                   // while the run trains
-  std::string told_saved_;         // the newest checkpoint that the reporter knows of
-  data::LoaderState data_before_;  // where the loader stood before the step under way
-  DataPosition data_position_;     // of the checkpoint, until the data is opened
+  std::string began_from_;                  // checkpoint::kBeganFrom
+  std::int64_t saving_attempts_ = -1;       // of the last save
+  std::unique_ptr<StopDeadline> deadline_;  // while the run trains
+  std::string told_saved_;                  // the newest checkpoint that the reporter knows of
+  data::LoaderState data_before_;           // where the loader stood before the step under way
+  DataPosition data_position_;              // of the checkpoint, until the data is opened
 };
 
 }  // namespace floe::train
