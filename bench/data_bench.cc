@@ -15,11 +15,11 @@
 #include <jpeglib.h>
 
 #include "floe/core/log.h"
-#include "floe/data/base64.h"
-#include "floe/data/loader.h"
-#include "floe/data/packing.h"
-#include "floe/data/shard_list.h"
-#include "floe/io/tar.h"
+#include "floe/data/loader/loader.h"
+#include "floe/data/python/base64.h"
+#include "floe/data/shards/shard_list.h"
+#include "floe/io/tar/tar.h"
+#include "floe/packing/packing.h"
 
 namespace floe::data {
 namespace {

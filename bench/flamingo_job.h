@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "floe/batch/packed_batch.h"
-#include "floe/models/flamingo.h"
+#include "floe/models/flamingo/flamingo.h"
 #include "floe/shard/engine.h"
 
 namespace floe::bench {

@@ -9,7 +9,7 @@
 #include "flamingo_job.h"
 #include "floe/core/error.h"
 #include "floe/core/names.h"
-#include "floe/io/open_tensors.h"
+#include "floe/io/tensors/open_tensors.h"
 #include "floe/kernels/kernels.h"
 #include "floe/models/model_input.h"
 #include "floe/nn/module.h"

@@ -1,6 +1,6 @@
 // The memory counter for other languages: a library that a Python process with PyTorch loads with
 // ctypes, so that the same counter measures every system of a benchmark.
-#include "floe/diag/memory_counter.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 
 using floe::diag::MemoryCounter;
 

@@ -11,8 +11,8 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
-#include "floe/diag/memory_counter.h"
-#include "floe/nn/host_store.h"
+#include "floe/nn/activations/host_store.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 #include "json_program.h"

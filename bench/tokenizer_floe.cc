@@ -7,8 +7,8 @@
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
-#include "floe/io/file.h"
-#include "floe/io/json_text.h"
+#include "floe/io/file/file.h"
+#include "floe/io/file/json_text.h"
 #include "floe/token/tokenizer.h"
 
 namespace {

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "floe/core/log.h"
-#include "floe/data/packing.h"
-#include "floe/train/parallelize.h"
-#include "floe/train/phases.h"
-#include "floe/train/precision.h"
-#include "floe/train/run_setup.h"
-#include "floe/train/step_sums.h"
+#include "floe/packing/packing.h"
+#include "floe/train/phases/phases.h"
+#include "floe/train/setup/parallelize.h"
+#include "floe/train/setup/run_setup.h"
+#include "floe/train/step/loss_scale.h"
+#include "floe/train/step/step_sums.h"
 #include "floe/train/trainer.h"
 
 using namespace floe;

@@ -1,20 +1,14 @@
-# floe_module(NAME [TORCH] [FROM pattern] [EXCEPT pattern] USES module...): one static library
-# floe_NAME from src/floe/NAME/*.cc. USES mirrors the table of modules in docs/architecture.md; tools/check_modules.py holds the
-# includes to it. FROM takes the sources of another folder that match a pattern, EXCEPT leaves some
-# of the own folder out: for a part that needs less than the rest of its folder.
-function(floe_module name)
-  cmake_parse_arguments(ARG "TORCH" "FROM;EXCEPT" "USES;LIBS" ${ARGN})
+# floe_module(FOLDER [TORCH] USES module... LIBS library...): one static library from all sources in
+# src/floe/FOLDER and the folders in it. A module that is part of a larger folder is named by its
+# path: observe/sinks is the library floe_observe_sinks. USES names the modules whose headers it
+# includes, no fewer and no more; tools/check_modules.py holds the includes to it.
+function(floe_module folder)
+  cmake_parse_arguments(ARG "TORCH" "" "USES;LIBS" ${ARGN})
   if(ARG_TORCH AND NOT FLOE_WITH_TORCH)
     return()
   endif()
-  if(NOT ARG_FROM)
-    set(ARG_FROM ${name}/*.cc)
-  endif()
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_FROM})
-  if(ARG_EXCEPT)
-    file(GLOB others CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_EXCEPT})
-    list(REMOVE_ITEM sources ${others})
-  endif()
+  string(REPLACE "/" "_" name ${folder})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc)
   if(sources)
     add_library(floe_${name} STATIC ${sources})
     set(scope PUBLIC)
@@ -25,6 +19,7 @@ function(floe_module name)
   endif()
   target_include_directories(floe_${name} ${scope} ${CMAKE_SOURCE_DIR}/src)
   foreach(used ${ARG_USES})
+    string(REPLACE "/" "_" used ${used})
     target_link_libraries(floe_${name} ${scope} floe_${used})
   endforeach()
   target_link_libraries(floe_${name} ${scope} ${ARG_LIBS} Threads::Threads)

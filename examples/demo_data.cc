@@ -8,12 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "floe/data/base64.h"
-#include "floe/image/encode.h"
+#include "floe/data/python/base64.h"
 #include "floe/image/image.h"
-#include "floe/io/tar_writer.h"
+#include "floe/io/tar/tar.h"
 #include "floe/models/build.h"
-#include "floe/models/save.h"
+#include "floe/models/weights/save.h"
 #include "floe/nn/load.h"
 
 using namespace floe;

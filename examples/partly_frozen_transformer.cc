@@ -6,12 +6,11 @@
 #include <cstdio>
 #include <string>
 
-#include "floe/comm/guard.h"
 #include "floe/comm/world.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
-#include "floe/diag/memory_counter.h"
 #include "floe/models/transformer.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 

@@ -9,12 +9,11 @@
 #include <functional>
 #include <string>
 
-#include "floe/comm/guard.h"
 #include "floe/comm/world.h"
 #include "floe/core/bytes.h"
-#include "floe/diag/memory_counter.h"
-#include "floe/nn/host_store.h"
+#include "floe/nn/activations/host_store.h"
 #include "floe/nn/layers.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 

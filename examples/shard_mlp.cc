@@ -7,7 +7,6 @@
 #include "floe/comm/world.h"
 #include "floe/core/bytes.h"
 #include "floe/nn/layers.h"
-#include "floe/nn/list.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "floe/checkpoint/checkpoint_config.h"
-#include "floe/checkpoint/folders.h"
+#include "floe/checkpoint/folder/folders.h"
+#include "floe/checkpoint/folder/manifest.h"
 #include "floe/checkpoint/run_state.h"
-#include "floe/checkpoint/sealed_json.h"
 #include "floe/comm/world.h"
 #include "floe/config/schema.h"
 #include "floe/config/yaml.h"

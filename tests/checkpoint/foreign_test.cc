@@ -7,7 +7,7 @@
 
 #include "floe/checkpoint/checkpointer.h"
 #include "floe/comm/world.h"
-#include "floe/io/torch_file.h"
+#include "floe/io/torch_file/torch_file.h"
 #include "floe/models/transformer.h"
 #include "floe/nn/load.h"
 

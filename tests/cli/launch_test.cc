@@ -1,5 +1,5 @@
 // The launcher without the program around it: runs in the sanitizer builds too.
-#include "floe/comm/launch.h"
+#include "floe/launch/launch.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,9 +14,9 @@
 #include <string>
 #include <thread>
 
-#include "floe/comm/launch_environment.h"
-#include "floe/comm/launch_lines.h"
 #include "floe/core/error.h"
+#include "floe/launch/child.h"
+#include "floe/launch/environment.h"
 
 namespace floe::comm {
 namespace {

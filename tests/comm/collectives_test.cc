@@ -9,7 +9,7 @@
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
-#include "floe/diag/memory_counter.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 #include "tests/support/ranks.h"
 
 namespace floe::comm {

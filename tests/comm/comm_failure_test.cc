@@ -6,9 +6,9 @@
 #include <iostream>
 #include <thread>
 
-#include "floe/comm/launch_environment.h"
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
+#include "floe/launch/environment.h"
 #include "tests/support/ranks.h"
 
 namespace floe::comm {

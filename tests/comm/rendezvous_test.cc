@@ -4,8 +4,8 @@
 
 #include <map>
 
-#include "floe/comm/launch_environment.h"
 #include "floe/core/error.h"
+#include "floe/launch/environment.h"
 
 namespace floe::comm {
 namespace {

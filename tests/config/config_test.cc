@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "floe/config/merge.h"
+#include "floe/config/load.h"
 #include "floe/config/yaml.h"
 
 namespace floe::config {

@@ -1,5 +1,3 @@
-#include "floe/config/layers.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,7 +1,6 @@
-#include "floe/config/overrides.h"
-
 #include <gtest/gtest.h>
 
+#include "floe/config/load.h"
 #include "floe/config/yaml.h"
 #include "tests/config/expect_error.h"
 

@@ -1,5 +1,3 @@
-#include "floe/config/references.h"
-
 #include <gtest/gtest.h>
 
 #include "floe/config/load.h"

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "floe/config/dist.h"
+#include "floe/comm/dist_config.h"
 #include "floe/config/schema.h"
-#include "floe/config/strategy.h"
+#include "floe/strategy/strategy_config.h"
 
 namespace floe::test {
 

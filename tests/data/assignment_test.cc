@@ -1,4 +1,4 @@
-#include "floe/data/assignment.h"
+#include "floe/data/sources/assignment.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "floe/data/base64.h"
+#include "floe/data/python/base64.h"
 
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"
-#include "floe/data/python_random.h"
-#include "floe/data/unicode.h"
+#include "floe/data/python/random.h"
+#include "floe/data/python/str.h"
 
 namespace floe::data {
 namespace {

@@ -1,5 +1,5 @@
 // The converter where the sanitizers see it; test_convert.py has the judges.
-#include "floe/data/convert.h"
+#include "floe/convert/convert.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <map>
 
+#include "floe/convert/document.h"
 #include "floe/core/error.h"
-#include "floe/data/convert_json.h"
 #include "tests/io/scratch.h"
 
 namespace floe::data {

@@ -3,9 +3,9 @@
 // One flip for a whole batch: the loader's tests.)
 #include <gtest/gtest.h>
 
-#include "floe/data/laion.h"
-#include "floe/data/mmc4.h"
-#include "floe/data/unicode.h"
+#include "floe/data/python/str.h"
+#include "floe/data/sources/laion.h"
+#include "floe/data/sources/mmc4.h"
 #include "tests/data/sample_pictures.h"
 #include "tests/data/tokenizers.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "floe/core/error.h"
-#include "floe/core/sha256.h"
+#include "floe/core/hash.h"
 
 namespace floe::data {
 

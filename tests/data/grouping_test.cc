@@ -1,4 +1,4 @@
-#include "floe/data/grouping.h"
+#include "floe/data/shards/grouping.h"
 
 #include <gtest/gtest.h>
 

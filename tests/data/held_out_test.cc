@@ -1,4 +1,4 @@
-#include "floe/data/held_out.h"
+#include "floe/data/shards/held_out.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,9 @@
-#include "floe/data/labels.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "floe/data/sample.h"
+#include "floe/data/sources/sample_text.h"
 #include "tests/data/goldens.h"
 
 namespace floe::data {

@@ -9,10 +9,10 @@
 
 #include "floe/core/hash.h"
 #include "floe/core/philox.h"
-#include "floe/data/base64.h"
-#include "floe/data/loader.h"
-#include "floe/image/encode.h"
-#include "floe/io/tar_writer.h"
+#include "floe/data/loader/loader.h"
+#include "floe/data/python/base64.h"
+#include "floe/image/image.h"
+#include "floe/io/tar/tar.h"
 #include "tests/data/goldens.h"
 #include "tests/io/scratch.h"
 

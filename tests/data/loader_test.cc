@@ -1,4 +1,4 @@
-#include "floe/data/loader.h"
+#include "floe/data/loader/loader.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "floe/io/safetensors.h"
+#include "floe/io/safetensors/safetensors.h"
 #include "tests/data/loader_corpus.h"
 
 namespace floe::data {

@@ -14,7 +14,7 @@
 
 #include "floe/config/schema.h"
 #include "floe/config/yaml.h"
-#include "floe/io/atomic_file.h"
+#include "floe/io/file/file.h"
 #include "tests/data/loader_corpus.h"
 
 namespace floe::data {

@@ -1,4 +1,4 @@
-#include "floe/data/packing.h"
+#include "floe/packing/packing.h"
 
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>

@@ -1,12 +1,10 @@
-#include "floe/data/python_json.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "floe/core/error.h"
-#include "floe/data/python_str.h"
-#include "floe/data/unicode.h"
+#include "floe/data/python/json.h"
+#include "floe/data/python/str.h"
 
 namespace floe::data {
 namespace {

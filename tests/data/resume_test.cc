@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "floe/data/epoch_rest.h"
+#include "floe/data/loader/epoch_rest.h"
 #include "tests/data/loader_corpus.h"
 
 namespace floe::data {

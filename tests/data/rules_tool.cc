@@ -4,15 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "floe/core/error.h"
-#include "floe/data/assignment.h"
-#include "floe/data/base64.h"
-#include "floe/data/grouping.h"
-#include "floe/data/python_json.h"
-#include "floe/data/python_random.h"
-#include "floe/data/python_str.h"
-#include "floe/data/shard_list.h"
-#include "floe/data/torch_random.h"
-#include "floe/data/unicode.h"
+#include "floe/data/python/base64.h"
+#include "floe/data/python/json.h"
+#include "floe/data/python/random.h"
+#include "floe/data/python/str.h"
+#include "floe/data/shards/grouping.h"
+#include "floe/data/shards/shard_list.h"
+#include "floe/data/sources/assignment.h"
 
 namespace floe::data {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "floe/data/laion.h"
-#include "floe/data/mmc4.h"
-#include "floe/data/sample_reader.h"
-#include "floe/data/shard_list.h"
+#include "floe/data/shards/shard_list.h"
+#include "floe/data/sources/laion.h"
+#include "floe/data/sources/mmc4.h"
+#include "floe/inspect/inspect.h"
 #include "tests/data/goldens.h"
 #include "tests/data/tokenizers.h"
 

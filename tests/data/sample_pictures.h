@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "floe/core/error.h"
-#include "floe/data/base64.h"
-#include "floe/data/python_random.h"
+#include "floe/data/python/base64.h"
+#include "floe/data/python/random.h"
 #include "floe/data/sample.h"
-#include "floe/image/encode.h"
+#include "floe/image/image.h"
 
 namespace floe::data {
 

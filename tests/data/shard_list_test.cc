@@ -1,4 +1,4 @@
-#include "floe/data/shard_list.h"
+#include "floe/data/shards/shard_list.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,10 @@
 // Python's and torch's generators, shard orders and epoch sizes against order_and_random.json.
-#include "floe/data/shard_order.h"
+#include "floe/data/shards/shard_order.h"
 
 #include <gtest/gtest.h>
 
-#include "floe/data/buffer_shuffle.h"
-#include "floe/data/python_random.h"
+#include "floe/data/python/random.h"
 #include "floe/data/sample.h"
-#include "floe/data/torch_random.h"
 #include "tests/data/goldens.h"
 
 namespace floe::data {

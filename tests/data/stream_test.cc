@@ -3,10 +3,10 @@
 
 #include <numeric>
 
-#include "floe/data/buffer_shuffle.h"
-#include "floe/data/stream_codec.h"
-#include "floe/data/stream_position.h"
-#include "floe/data/stream_reader.h"
+#include "floe/data/shards/shard_order.h"
+#include "floe/data/stream/stream_codec.h"
+#include "floe/data/stream/stream_reader.h"
+#include "floe/data/stream/stream_state.h"
 #include "tests/data/loader_corpus.h"
 
 namespace floe::data {

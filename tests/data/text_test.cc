@@ -1,8 +1,8 @@
 // Plain text: lines of JSON or tars of .txt, packed to a number of tokens.
+#include "floe/data/sources/text.h"
+
 #include <gtest/gtest.h>
 
-#include "floe/data/text_lines.h"
-#include "floe/data/text_maker.h"
 #include "tests/data/loader_corpus.h"
 
 namespace floe::data {

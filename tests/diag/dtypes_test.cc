@@ -1,4 +1,4 @@
-#include "floe/diag/dtypes.h"
+#include "floe/observe/diagnostics/dtypes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "floe/diag/memory_counter.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>

@@ -1,5 +1,5 @@
 // Whose memory it is before and after a switch: the engine and its owners against the plan.
-#include "floe/diag/memory_owners.h"
+#include "floe/observe/diagnostics/memory_owners.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
@@ -9,9 +9,9 @@
 
 #include "floe/core/bytes.h"
 #include "floe/core/str.h"
-#include "floe/diag/device_memory.h"
 #include "floe/models/transformer.h"
-#include "floe/nn/host_store.h"
+#include "floe/nn/activations/host_store.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 #include "tests/support/ranks.h"
 
 namespace floe::diag {

@@ -1,10 +1,10 @@
-#include "floe/diag/memory_watch.h"
+#include "floe/observe/diagnostics/memory_watch.h"
 
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "floe/core/bytes.h"
-#include "floe/diag/device_memory.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 #include "tests/diag/sharded_model.h"
 
 namespace floe::diag {

@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "floe/core/str.h"
-#include "floe/diag/rank_bytes.h"
-#include "floe/diag/strategy_lines.h"
-#include "floe/diag/unit_tree.h"
 #include "floe/models/transformer.h"
-#include "floe/plan/strategy_options.h"
+#include "floe/observe/diagnostics/lines.h"
+#include "floe/observe/diagnostics/strategy_lines.h"
+#include "floe/observe/diagnostics/unit_tree.h"
+#include "floe/strategy/strategy_options.h"
 
 namespace floe::diag {
 namespace {

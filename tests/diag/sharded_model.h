@@ -8,8 +8,8 @@
 #include <memory>
 #include <utility>
 
-#include "floe/diag/memory_points.h"
 #include "floe/models/transformer.h"
+#include "floe/observe/diagnostics/memory_watch.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 #include "tests/support/ranks.h"

@@ -1,6 +1,6 @@
 // The timeline of real steps: spans nest, collectives are those of the plan, times add up, and the trace
 // is what Perfetto reads.
-#include "floe/diag/timeline.h"
+#include "floe/observe/diagnostics/timeline.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "floe/diag/trace.h"
-#include "floe/diag/unit_times.h"
+#include "floe/observe/diagnostics/unit_times.h"
 #include "tests/diag/sharded_model.h"
 #include "tests/io/scratch.h"
 

@@ -1,5 +1,5 @@
 // The vectorised decoder against one that takes a character at a time; and back again.
-#include "floe/data/base64.h"
+#include "floe/data/python/base64.h"
 
 #include <cstdint>
 #include <cstdlib>

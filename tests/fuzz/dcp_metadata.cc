@@ -1,11 +1,10 @@
 // Any bytes as the .metadata of a distributed checkpoint: refused with a CheckpointError, or chunks that
 // tile their tensors and files inside of the directory.
-#include "floe/io/dcp_metadata.h"
-
 #include <cstdint>
 #include <cstdlib>
 
 #include "floe/core/error.h"
+#include "floe/io/dcp/dcp.h"
 
 namespace {
 

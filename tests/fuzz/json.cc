@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "floe/core/error.h"
-#include "floe/io/json_text.h"
+#include "floe/io/file/json_text.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "floe/data/marks_only.h"
-#include "floe/data/mmc4.h"
+#include "floe/data/sources/mmc4.h"
+#include "floe/inspect/inspect.h"
 
 using namespace floe;
 

@@ -1,7 +1,5 @@
 // Any lines as overrides of one configuration: each is refused with a ConfigError, or applies; then
 // the result resolves and binds, or is refused.
-#include "floe/config/overrides.h"
-
 #include <cstdint>
 #include <sstream>
 

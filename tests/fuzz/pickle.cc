@@ -1,10 +1,10 @@
 // Any bytes as a pickle: refused with a DataError, or a value that survives writing and reading.
+#include "floe/io/torch_file/pickle.h"
+
 #include <cstdint>
 #include <cstdlib>
 
 #include "floe/core/error.h"
-#include "floe/io/pickle_reader.h"
-#include "floe/io/pickle_writer.h"
 
 namespace {
 

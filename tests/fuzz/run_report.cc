@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "floe/report/report.h"
+#include "floe/observe/report/report.h"
 #include "tests/io/scratch.h"
 
 namespace {

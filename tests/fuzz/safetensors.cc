@@ -1,5 +1,5 @@
 // Any bytes as a safetensors file: refused with a DataError, or every tensor reads in full.
-#include "floe/io/safetensors.h"
+#include "floe/io/safetensors/safetensors.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

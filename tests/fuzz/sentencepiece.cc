@@ -1,4 +1,6 @@
 // Any bytes as a SentencePiece model: refused with a DataError or ConfigError, or it encodes and decodes.
+#include "floe/token/sentencepiece/sentencepiece.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -6,7 +8,6 @@
 #include <cstdlib>
 
 #include "floe/core/error.h"
-#include "floe/token/sentencepiece_tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const int fd = ::memfd_create("fuzz", 0);

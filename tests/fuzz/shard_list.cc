@@ -1,5 +1,5 @@
 // Any text as a pattern of shards: a list within its bounds, or a ConfigError.
-#include "floe/data/shard_list.h"
+#include "floe/data/shards/shard_list.h"
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // Any bytes as a shard, plain or compressed: members, then the end or a DataError; never more bytes
 // than the stream has, and the same again when it is read again.
-#include "floe/io/tar.h"
+#include "floe/io/tar/tar.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

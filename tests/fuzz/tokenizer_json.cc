@@ -4,9 +4,9 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/io/json_text.h"
-#include "floe/token/json_tokenizer.h"
-#include "floe/token/utf8.h"
+#include "floe/io/file/json_text.h"
+#include "floe/token/json/json_tokenizer.h"
+#include "floe/token/unicode/utf8.h"
 
 namespace {
 

@@ -4,9 +4,8 @@
 #include <cstdlib>
 
 #include "floe/core/error.h"
-#include "floe/token/normal_form.h"
-#include "floe/token/pattern.h"
-#include "floe/token/utf8.h"
+#include "floe/token/regex/regex.h"
+#include "floe/token/unicode/utf8.h"
 #include "tests/token/sample_tokenizers.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "floe/core/error.h"
-#include "floe/io/torch_file.h"
+#include "floe/io/torch_file/torch_file.h"
 
 namespace {
 

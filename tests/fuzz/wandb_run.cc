@@ -3,8 +3,8 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/metrics/logger.h"
-#include "floe/metrics/wandb_file.h"
+#include "floe/observe/sinks/logger.h"
+#include "floe/observe/sinks/wandb_file.h"
 #include "tests/io/scratch.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -9,10 +9,10 @@
 #include <set>
 
 #include "floe/core/error.h"
-#include "floe/core/sha256.h"
+#include "floe/core/hash.h"
 #include "floe/image/transform.h"
-#include "floe/io/safetensors.h"
-#include "floe/io/tar.h"
+#include "floe/io/safetensors/safetensors.h"
+#include "floe/io/tar/tar.h"
 
 namespace floe::image {
 namespace {

@@ -8,8 +8,7 @@
 #include <string_view>
 
 #include "floe/core/error.h"
-#include "floe/core/sha256.h"
-#include "floe/image/encode.h"
+#include "floe/core/hash.h"
 #include "floe/image/resample.h"
 #include "floe/image/transform.h"
 

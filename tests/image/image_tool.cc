@@ -16,8 +16,7 @@
 #include <vector>
 
 #include "floe/core/error.h"
-#include "floe/core/sha256.h"
-#include "floe/image/encode.h"
+#include "floe/core/hash.h"
 #include "floe/image/image.h"
 #include "floe/image/transform.h"
 

@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "floe/io/dcp_metadata.h"
-#include "floe/io/pickle_value.h"
-#include "floe/io/pickle_writer.h"
-#include "floe/io/torch_file_writer.h"
+#include "floe/io/dcp/dcp.h"
+#include "floe/io/torch_file/pickle.h"
+#include "floe/io/torch_file/torch_file.h"
 #include "tests/io/scratch.h"
 
 namespace floe::test {

@@ -1,14 +1,14 @@
 // Directories of torch.distributed.checkpoint that floe's own classes make; test_dcp_judge.py has torch
 // as the judge.
+#include "floe/io/dcp/dcp.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
 #include "floe/core/error.h"
-#include "floe/io/dcp_directory.h"
-#include "floe/io/open_tensors.h"
-#include "floe/io/training_state.h"
+#include "floe/io/tensors/open_tensors.h"
 #include "tests/io/dcp_directory_maker.h"
 
 namespace floe {

@@ -7,9 +7,8 @@
 #include <thread>
 
 #include "floe/core/error.h"
-#include "floe/io/atomic_file.h"
-#include "floe/io/file.h"
-#include "floe/io/tensor_source.h"
+#include "floe/io/file/file.h"
+#include "floe/io/tensors/tensor_source.h"
 #include "tests/io/scratch.h"
 
 namespace floe {

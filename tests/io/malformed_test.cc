@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"
-#include "floe/io/safetensors.h"
+#include "floe/io/safetensors/safetensors.h"
 #include "tests/io/scratch.h"
 
 namespace floe {

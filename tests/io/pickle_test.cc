@@ -1,11 +1,11 @@
 // Pickles as data: what is read, what is refused, what is written.
+#include "floe/io/torch_file/pickle.h"
+
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "floe/core/error.h"
-#include "floe/io/pickle_reader.h"
-#include "floe/io/pickle_writer.h"
 
 namespace floe::pickle {
 namespace {

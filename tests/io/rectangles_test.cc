@@ -1,10 +1,10 @@
 // Runs of elements as rectangles, and checksums.
-#include "floe/io/rectangles.h"
+#include "floe/io/tensors/rectangles.h"
 
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"
-#include "floe/io/crc32.h"
+#include "floe/io/file/file.h"
 
 namespace floe {
 namespace {

@@ -1,11 +1,10 @@
 // Well-formed safetensors: files, folders, indices.
-#include "floe/io/safetensors.h"
+#include "floe/io/safetensors/safetensors.h"
 
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"
-#include "floe/io/open_tensors.h"
-#include "floe/io/safetensors_writer.h"
+#include "floe/io/tensors/open_tensors.h"
 #include "tests/io/scratch.h"
 
 namespace floe {

@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "floe/core/error.h"
-#include "floe/io/open_tensors.h"
-#include "floe/io/safetensors.h"
-#include "floe/io/safetensors_writer.h"
+#include "floe/io/safetensors/safetensors.h"
+#include "floe/io/tensors/open_tensors.h"
 
 namespace floe {
 namespace {

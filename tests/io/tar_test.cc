@@ -1,9 +1,8 @@
-#include "floe/io/tar.h"
+#include "floe/io/tar/tar.h"
 
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"
-#include "floe/io/tar_writer.h"
 #include "tests/io/scratch.h"
 
 namespace floe {

@@ -14,9 +14,8 @@
 #include <vector>
 
 #include "floe/core/error.h"
-#include "floe/core/sha256.h"
-#include "floe/io/tar.h"
-#include "floe/io/tar_writer.h"
+#include "floe/core/hash.h"
+#include "floe/io/tar/tar.h"
 
 namespace floe {
 namespace {

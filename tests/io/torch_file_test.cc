@@ -1,17 +1,15 @@
 // Files of torch.save, written and read by floe itself; test_torch_judge.py has torch as the judge.
-#include "floe/io/torch_file.h"
+#include "floe/io/torch_file/torch_file.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "floe/core/error.h"
-#include "floe/io/hf_folder.h"
-#include "floe/io/open_tensors.h"
-#include "floe/io/pickle_writer.h"
-#include "floe/io/renamed_source.h"
-#include "floe/io/torch_file_writer.h"
-#include "floe/io/zip_writer.h"
+#include "floe/io/tensors/open_tensors.h"
+#include "floe/io/tensors/tensor_source.h"
+#include "floe/io/torch_file/pickle.h"
+#include "floe/io/torch_file/zip.h"
 #include "tests/io/scratch.h"
 
 namespace floe {

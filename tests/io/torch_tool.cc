@@ -13,11 +13,9 @@
 #include <vector>
 
 #include "floe/core/error.h"
-#include "floe/io/atomic_file.h"
-#include "floe/io/pickle_reader.h"
-#include "floe/io/pickle_writer.h"
-#include "floe/io/torch_file.h"
-#include "floe/io/torch_file_writer.h"
+#include "floe/io/file/file.h"
+#include "floe/io/torch_file/pickle.h"
+#include "floe/io/torch_file/torch_file.h"
 
 namespace floe {
 namespace {

@@ -3,8 +3,7 @@
 #include <filesystem>
 
 #include "floe/core/error.h"
-#include "floe/io/safetensors.h"
-#include "floe/io/safetensors_writer.h"
+#include "floe/io/safetensors/safetensors.h"
 #include "tests/io/scratch.h"
 
 namespace floe {

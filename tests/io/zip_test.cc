@@ -1,10 +1,9 @@
 // Zip archives: ours, crafted ones, and what is refused.
+#include "floe/io/torch_file/zip.h"
+
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"
-#include "floe/io/zip_format.h"
-#include "floe/io/zip_reader.h"
-#include "floe/io/zip_writer.h"
 #include "tests/io/scratch.h"
 
 namespace floe {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "floe/comm/world.h"
-#include "floe/models/flamingo.h"
+#include "floe/models/flamingo/flamingo.h"
 #include "floe/nn/load.h"
 #include "floe/shard/engine.h"
 #include "tests/kernels/compare.h"

@@ -15,9 +15,9 @@
 #include <memory>
 #include <vector>
 
-#include "floe/models/flamingo.h"
+#include "floe/models/flamingo/flamingo.h"
 #include "floe/models/transformer.h"
-#include "floe/nn/host_store.h"
+#include "floe/nn/activations/host_store.h"
 #include "floe/nn/load.h"
 #include "tests/kernels/compare.h"
 #include "tests/models/small_models.h"

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "floe/metrics/progress.h"
+#include "floe/observe/metrics/progress.h"
 
 namespace floe::metrics {
 namespace {

@@ -5,11 +5,10 @@
 #include <random>
 
 #include "floe/core/error.h"
-#include "floe/metrics/crc32c.h"
-#include "floe/metrics/protobuf.h"
-#include "floe/metrics/tensorboard_logger.h"
-#include "floe/metrics/wandb_file.h"
-#include "floe/metrics/wandb_records.h"
+#include "floe/observe/metrics/protobuf.h"
+#include "floe/observe/sinks/tensorboard.h"
+#include "floe/observe/sinks/wandb_file.h"
+#include "floe/observe/sinks/wandb_records.h"
 #include "tests/io/scratch.h"
 
 namespace floe::metrics {

@@ -5,11 +5,10 @@
 #include <limits>
 
 #include "floe/core/error.h"
-#include "floe/metrics/flat_config.h"
-#include "floe/metrics/jsonl_logger.h"
-#include "floe/metrics/jsonl_reader.h"
-#include "floe/metrics/number_text.h"
-#include "floe/metrics/progress.h"
+#include "floe/observe/metrics/jsonl_reader.h"
+#include "floe/observe/metrics/progress.h"
+#include "floe/observe/sinks/jsonl.h"
+#include "floe/observe/sinks/tensorboard.h"
 #include "tests/io/scratch.h"
 
 namespace floe::metrics {

@@ -15,9 +15,9 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/io/file.h"
-#include "floe/metrics/logger.h"
-#include "floe/metrics/progress.h"
+#include "floe/io/file/file.h"
+#include "floe/observe/metrics/progress.h"
+#include "floe/observe/sinks/logger.h"
 
 namespace {
 

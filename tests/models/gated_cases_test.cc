@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "floe/core/str.h"
-#include "floe/models/gated_cross_attention.h"
+#include "floe/models/flamingo/gated_cross_attention.h"
 #include "tests/models/golden.h"
 
 namespace floe {

@@ -1,5 +1,5 @@
 // Generation from within: cached media of the goldens, OpenFlamingo's memory of images, sampling.
-#include "floe/models/generate.h"
+#include "floe/generation/generate.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,7 @@
 #include <map>
 
 #include "floe/core/error.h"
-#include "floe/models/logits_rules.h"
-#include "floe/models/sampling.h"
+#include "floe/generation/beam_search.h"
 #include "tests/models/golden.h"
 
 namespace floe::test {

@@ -7,9 +7,9 @@
 #include "floe/config/load.h"
 #include "floe/config/yaml.h"
 #include "floe/core/error.h"
-#include "floe/io/file.h"
-#include "floe/io/json_text.h"
-#include "floe/io/open_tensors.h"
+#include "floe/io/file/file.h"
+#include "floe/io/file/json_text.h"
+#include "floe/io/tensors/open_tensors.h"
 #include "floe/nn/load.h"
 
 namespace floe::test {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "floe/batch/packed_batch.h"
-#include "floe/io/tensor_source.h"
+#include "floe/io/tensors/tensor_source.h"
 #include "floe/models/build.h"
 
 namespace floe::test {

@@ -4,10 +4,10 @@
 
 #include <map>
 
-#include "floe/batch/bucket_size.h"
+#include "floe/batch/packed_batch.h"
 #include "floe/models/build.h"
-#include "floe/models/causal_lm.h"
-#include "floe/models/rounded_batch.h"
+#include "floe/models/language_model.h"
+#include "floe/models/model_input.h"
 #include "floe/nn/load.h"
 #include "tests/models/small_models.h"
 

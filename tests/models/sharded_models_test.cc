@@ -8,7 +8,7 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/str.h"
-#include "floe/models/causal_lm.h"
+#include "floe/models/language_model.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 #include "tests/models/small_models.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "floe/batch/packed_batch.h"
-#include "floe/models/flamingo.h"
+#include "floe/models/flamingo/flamingo.h"
 
 namespace floe::test {
 

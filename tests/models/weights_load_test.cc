@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "floe/core/hash.h"
-#include "floe/io/open_tensors.h"
-#include "floe/io/safetensors_writer.h"
+#include "floe/io/safetensors/safetensors.h"
+#include "floe/io/tensors/open_tensors.h"
 #include "floe/models/build.h"
-#include "floe/models/save.h"
+#include "floe/models/weights/save.h"
 #include "floe/nn/load.h"
 #include "floe/shard/engine.h"
 #include "tests/io/scratch.h"

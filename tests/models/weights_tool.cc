@@ -13,8 +13,8 @@
 #include "floe/config/load.h"
 #include "floe/config/yaml.h"
 #include "floe/models/build.h"
-#include "floe/models/lora.h"
-#include "floe/models/save.h"
+#include "floe/models/lora/lora.h"
+#include "floe/models/weights/save.h"
 #include "floe/nn/load.h"
 
 namespace floe {

@@ -5,7 +5,6 @@
 #include <map>
 
 #include "floe/nn/layers.h"
-#include "floe/nn/list.h"
 
 namespace floe::nn {
 namespace {

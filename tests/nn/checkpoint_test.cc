@@ -1,5 +1,5 @@
 // Recomputation gives what keeping everything would have given.
-#include "floe/nn/checkpoint.h"
+#include "floe/nn/activations/checkpoint.h"
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -7,8 +7,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "floe/core/error.h"
-#include "floe/diag/memory_counter.h"
 #include "floe/nn/layers.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 
 namespace floe::nn {
 namespace {

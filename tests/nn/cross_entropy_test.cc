@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "floe/diag/memory_counter.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 
 namespace floe::nn {
 namespace {

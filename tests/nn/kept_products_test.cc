@@ -1,5 +1,5 @@
 // A checkpointed module that keeps products computes none of them twice, and gives the same bits.
-#include "floe/nn/kept_products.h"
+#include "floe/nn/activations/kept_products.h"
 
 #include <ATen/ATen.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h>
@@ -17,11 +17,11 @@
 #include <memory>
 
 #include "floe/core/error.h"
-#include "floe/diag/memory_counter.h"
+#include "floe/nn/activations/host_store.h"
 #include "floe/nn/autocast.h"
 #include "floe/nn/hooked.h"
-#include "floe/nn/host_store.h"
 #include "floe/nn/layers.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 
 namespace floe::nn {
 namespace {

@@ -4,11 +4,10 @@
 #include <torch/nn/modules/linear.h>
 
 #include "floe/core/error.h"
-#include "floe/diag/memory_counter.h"
 #include "floe/models/transformer.h"
 #include "floe/nn/hooked.h"
 #include "floe/nn/layers.h"
-#include "floe/nn/list.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 
 namespace floe::nn {
 namespace {

@@ -6,11 +6,11 @@
 
 #include "floe/comm/world.h"
 #include "floe/models/transformer.h"
-#include "floe/nn/host_store.h"
+#include "floe/nn/activations/host_store.h"
 #include "floe/optim/ema.h"
 #include "floe/optim/optimizer.h"
-#include "floe/plan/strategy_options.h"
 #include "floe/shard/engine.h"
+#include "floe/strategy/strategy_options.h"
 #include "tests/config/expect_error.h"
 #include "tests/plan/planned.h"
 

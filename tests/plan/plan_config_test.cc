@@ -1,7 +1,7 @@
 // The blocks of a plan and what becomes of `strategy:`.
 #include <gtest/gtest.h>
 
-#include "floe/plan/strategy_options.h"
+#include "floe/strategy/strategy_options.h"
 #include "tests/config/expect_error.h"
 #include "tests/plan/planned.h"
 

@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "floe/config/merge.h"
-#include "floe/config/overrides.h"
+#include "floe/config/load.h"
 #include "floe/config/yaml.h"
 #include "floe/plan/report.h"
 

@@ -1,10 +1,11 @@
 // What is printed.
+#include "floe/plan/report.h"
+
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "floe/plan/table.h"
-#include "floe/plan/unit_rows.h"
+#include "floe/core/table.h"
 #include "tests/config/expect_error.h"
 #include "tests/plan/planned.h"
 

@@ -1,13 +1,13 @@
 // The report's parts on their own; the page in a browser is tested by test_report.py.
-#include "floe/report/report.h"
+#include "floe/observe/report/report.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "floe/core/error.h"
-#include "floe/report/chart.h"
-#include "floe/report/html.h"
+#include "floe/observe/report/chart.h"
+#include "floe/observe/report/html.h"
 #include "tests/io/scratch.h"
 
 namespace floe::report {

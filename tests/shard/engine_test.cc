@@ -15,13 +15,13 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
-#include "floe/io/open_tensors.h"
-#include "floe/io/safetensors_writer.h"
+#include "floe/io/safetensors/safetensors.h"
+#include "floe/io/tensors/open_tensors.h"
 #include "floe/models/transformer.h"
 #include "floe/nn/autocast.h"
 #include "floe/nn/hooked.h"
 #include "floe/optim/optimizer.h"
-#include "floe/shard/agreement.h"
+#include "floe/shard/pass/agreement.h"
 #include "tests/support/counter.h"
 #include "tests/support/ranks.h"
 

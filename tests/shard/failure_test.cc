@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <functional>
 
-#include "floe/comm/guard.h"
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/optim/optimizer.h"

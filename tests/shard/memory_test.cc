@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "floe/comm/world.h"
-#include "floe/diag/memory_counter.h"
 #include "floe/models/transformer.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 #include "tests/support/ranks.h"

@@ -12,8 +12,8 @@
 #include <sstream>
 #include <thread>
 
-#include "floe/comm/launch_environment.h"
 #include "floe/core/error.h"
+#include "floe/launch/environment.h"
 
 namespace floe::test {
 namespace {

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "floe/token/byte_alphabet.h"
-#include "floe/token/json_tokenizer.h"
-#include "floe/token/utf8.h"
+#include "floe/token/bpe/bpe.h"
+#include "floe/token/json/json_tokenizer.h"
+#include "floe/token/unicode/utf8.h"
 
 namespace floe::test {
 

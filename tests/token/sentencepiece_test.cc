@@ -1,11 +1,12 @@
 // Models that nobody trained are refused before the library sees them.
+#include "floe/token/sentencepiece/sentencepiece.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include "floe/core/error.h"
-#include "floe/io/file.h"
-#include "floe/token/sentencepiece_proto.h"
+#include "floe/io/file/file.h"
 #include "tests/token/sample_tokenizers.h"
 
 namespace floe::test {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"
-#include "floe/token/pattern.h"
+#include "floe/token/regex/regex.h"
 
 namespace floe::token {
 namespace {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "floe/io/file.h"
-#include "floe/io/json_text.h"
+#include "floe/io/file/file.h"
+#include "floe/io/file/json_text.h"
 #include "floe/token/tokenizer.h"
 
 namespace floe::token {

@@ -1,10 +1,9 @@
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"
-#include "floe/token/byte_alphabet.h"
-#include "floe/token/char_class.h"
-#include "floe/token/normal_form.h"
-#include "floe/token/utf8.h"
+#include "floe/token/bpe/bpe.h"
+#include "floe/token/unicode/char_class.h"
+#include "floe/token/unicode/utf8.h"
 
 namespace floe::token {
 namespace {

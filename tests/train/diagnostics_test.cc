@@ -1,5 +1,5 @@
 // What a run says about itself, from the configuration to the files, on real ranks.
-#include "floe/train/diagnostics.h"
+#include "floe/train/reporting/diagnostics.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/plan/strategy_options.h"
+#include "floe/strategy/strategy_options.h"
 #include "tests/diag/sharded_model.h"
 #include "tests/io/scratch.h"
 

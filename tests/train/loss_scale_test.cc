@@ -1,4 +1,4 @@
-#include "floe/train/loss_scale.h"
+#include "floe/train/step/loss_scale.h"
 
 #include <gtest/gtest.h>
 

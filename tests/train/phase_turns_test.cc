@@ -1,10 +1,9 @@
-#include "floe/train/phase_turns.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "floe/core/error.h"
+#include "floe/train/phases/phase_schedule.h"
 
 namespace floe::train {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/io/file.h"
-#include "floe/train/parallelize.h"
+#include "floe/io/file/file.h"
 #include "floe/train/run_config.h"
+#include "floe/train/setup/parallelize.h"
 #include "floe/train/trainer.h"
 #include "tests/io/scratch.h"
 

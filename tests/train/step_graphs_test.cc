@@ -1,7 +1,7 @@
 // Recorded and replayed steps on the GPU train as steps that run do: the same losses and weights, through
 // alternating shapes, micro-batches, a step that is skipped, validation and sets that train in turn; no
 // replay makes the host wait or takes more memory.
-#include "floe/train/step_graphs.h"
+#include "floe/train/step/step_graphs.h"
 
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -16,7 +16,7 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
-#include "floe/models/flamingo.h"
+#include "floe/models/flamingo/flamingo.h"
 #include "floe/optim/optimizer.h"
 #include "tests/models/small_models.h"
 #include "tests/support/ranks.h"

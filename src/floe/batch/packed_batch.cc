@@ -5,6 +5,7 @@
 #include "floe/core/error.h"
 
 namespace floe {
+
 namespace {
 
 std::string shape_text(const at::Tensor& tensor) { return str("[", join(tensor.sizes()), "]"); }
@@ -104,6 +105,13 @@ PackedBatch PackedBatch::to(const at::Device& device, bool non_blocking) const {
           .image_slots = move(image_slots),
           .attended = move(attended),
           .sample_keys = sample_keys};
+}
+
+at::Tensor to_device(const at::Tensor& tensor, const at::Device& device) {
+  if (tensor.device() == device) return tensor;
+  const bool pin = tensor.is_cpu() && device.is_cuda();
+  return (pin ? tensor.pin_memory() : tensor)
+      .to(device, tensor.scalar_type(), /*non_blocking=*/pin);
 }
 
 }  // namespace floe

@@ -12,11 +12,26 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace floe {
+
+// Sizes rounded up, so that batches of nearly the same size have the same shape.
+
+// In steps of an eighth of the power of two below: at most an eighth more, and 16 at least.
+constexpr std::int64_t bucket_step(std::int64_t size) {
+  return std::max<std::int64_t>(
+      16, static_cast<std::int64_t>(
+              std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1))) / 8));
+}
+constexpr std::int64_t bucket_size(std::int64_t size) {
+  const std::int64_t step = bucket_step(size);
+  return (size + step - 1) / step * step;
+}
 
 // Marks a token that is not predicted.
 constexpr std::int64_t kNoLabel = -100;
@@ -47,5 +62,11 @@ struct PackedBatch {
   // non_blocking, copies from pinned memory may still be under way when it returns.
   PackedBatch to(const at::Device& device, bool non_blocking = false) const;
 };
+
+// From the host to a device without waiting for it.
+
+// A copy on the device of what lies on the CPU; for the CPU, the tensor itself. The copy is ordered on
+// the current stream and goes through pinned memory of torch's own cache, so the host goes on at once.
+at::Tensor to_device(const at::Tensor& tensor, const at::Device& device);
 
 }  // namespace floe

@@ -29,7 +29,7 @@
 
 #include "floe/checkpoint/checkpoint_config.h"
 #include "floe/checkpoint/sets.h"
-#include "floe/io/tensor_source.h"
+#include "floe/io/tensors/tensor_source.h"
 #include "floe/optim/ema.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"

@@ -17,7 +17,7 @@
 #include "floe/checkpoint/checkpoint_config.h"
 #include "floe/checkpoint/sets.h"
 #include "floe/core/dtype.h"
-#include "floe/io/pickle_value.h"
+#include "floe/io/torch_file/pickle.h"
 #include "floe/optim/ema.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
@@ -90,5 +90,19 @@ std::vector<StateObject> state_objects(const RunState& state);
 
 // A digest of the names and shapes of all parameters.
 std::string model_digest(const shard::ShardPlan& plan);
+
+// Copies of slices in host memory that is kept for the next save: what a save behind the training
+// writes from.
+
+class HostCopy {
+ public:
+  // The same tensors with values in this memory, which is theirs until the next call. Returns when
+  // they are there. Pinned where they come from an accelerator.
+  std::vector<StateTensor> of(std::vector<StateTensor> tensors);
+  std::int64_t bytes() const;
+
+ private:
+  at::Tensor buffer_;
+};
 
 }  // namespace floe::checkpoint

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "floe/io/pickle_value.h"
+#include "floe/io/torch_file/pickle.h"
 #include "floe/optim/optimizer.h"
 
 namespace floe::checkpoint {

@@ -1,10 +1,13 @@
 #include <algorithm>
+#include <iomanip>
 #include <iostream>
 
 #include "floe/cli/command.h"
 #include "floe/core/names.h"
+#include "floe/core/version.h"
 
 namespace floe::cli {
+
 namespace {
 
 bool asks_for_help(const Args& args) {
@@ -50,5 +53,48 @@ Exit run_command_line(const Args& args) {
   if (asks_for_help(rest)) return kHelpCommand.run({first});
   return command.run(rest);
 }
+
+namespace {
+
+Exit run(const Args& args) {
+  require<ConfigError>(args.size() <= 1, "help takes one command's name, got '", join(args, " "),
+                       "'");
+  if (!args.empty()) {
+    std::cout << find_command(args[0]).help;
+    return Exit::done;
+  }
+  std::cout << "floe trains partly frozen models, every byte of their state sharded over ranks.\n\n"
+               "usage: floe COMMAND ...\n\n";
+  for (const Command* command : commands())
+    std::cout << "  " << std::left << std::setw(10) << command->name << command->summary << "\n";
+  std::cout << "\n'floe COMMAND --help' tells more about one of them.\n";
+  return Exit::done;
+}
+
+}  // namespace
+
+const Command kHelpCommand{
+    .name = "help",
+    .summary = "this list, or what one command does",
+    .help = "usage: floe help [COMMAND]\n",
+    .run = run,
+};
+
+namespace {
+
+Exit run(const Args& args) {
+  require<ConfigError>(args.empty(), "version takes no arguments, got '", join(args, " "), "'");
+  std::cout << "floe " << kVersion << "\n";
+  return Exit::done;
+}
+
+}  // namespace
+
+const Command kVersionCommand{
+    .name = "version",
+    .summary = "the version of this program",
+    .help = "usage: floe version\n",
+    .run = run,
+};
 
 }  // namespace floe::cli

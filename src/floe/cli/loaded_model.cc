@@ -1,14 +1,35 @@
 #include "floe/cli/loaded_model.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Context.h>
 
+#include <cstring>
 #include <map>
 
+#include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/models/weight_defects.h"
+#include "floe/io/tensors/tensor_source.h"
+#include "floe/models/weights/assembled_source.h"
+#include "floe/models/weights/file_layouts.h"
+#include "floe/models/weights/tensor_writers.h"
+#include "floe/models/weights/weight_defects.h"
 #include "floe/nn/load.h"
 
 namespace floe::cli {
+
+at::Tensor read_image_tensors(const TensorSource& inputs, const std::string& path) {
+  at::Tensor images;
+  if (const TensorInfo* info = inputs.find("vision_x"))
+    images = nn::read_tensor(inputs, *info);
+  else if (const TensorInfo* small = inputs.find("vision_x_i8"))
+    images = nn::read_tensor(inputs, *small).to(at::kFloat) / 64;
+  if (!images.defined()) return images;
+  require<DataError>(images.dim() == 6 && images.size(2) == 1, path,
+                     ": images must have the shape [B, images, 1, 3, H, W] (one frame each), not [",
+                     join(images.sizes()), "]");
+  return images.squeeze(2).to(at::kFloat);
+}
+
 namespace {
 
 template <class T>
@@ -63,6 +84,79 @@ LoadedModel load_model(const std::string& command, const std::string& path, cons
                   loaded.dtype);
   loaded.built.module->eval();
   return loaded;
+}
+
+namespace {
+
+class LayoutSource : public TensorSource {
+ public:
+  LayoutSource(models::BuiltModel built, std::uint64_t seed, bool flamingo)
+      : built_(std::move(built)), source_(with_new_ones(built_, seed)) {
+    const models::SaveOptions options{.source = source_.get()};
+    for (models::SavedTensor& tensor : flamingo ? models::flamingo_layout(*built_.model)
+                                                : models::language_model_layout(*built_.model)) {
+      TensorInfo info{.name = tensor.name, .shape = tensor.shape};
+      info.dtype = models::saved_dtype(tensor, options);
+      const std::string name = tensor.name;
+      tensors_.emplace(name, Entry{std::move(info), std::move(tensor)});
+    }
+  }
+
+  std::vector<std::string> names() const override { return names_in(tensors_); }
+  const TensorInfo* find(const std::string& name) const override {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? nullptr : &found->second.info;
+  }
+  void read(const TensorInfo& tensor, std::int64_t first, std::int64_t count,
+            std::span<std::byte> out) const override {
+    const std::lock_guard lock(mutex_);
+    if (held_ != tensor.name) {
+      bytes_.clear();
+      held_.clear();
+      models::SavedTensorReader reader({}, source_.get());
+      reader.read(tensors_.at(tensor.name).tensor, tensor.dtype,
+                  [&](std::span<const std::byte> piece) {
+                    bytes_.insert(bytes_.end(), piece.begin(), piece.end());
+                  });
+      held_ = tensor.name;
+    }
+    const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
+    std::memcpy(out.data(), bytes_.data() + first * size, static_cast<std::size_t>(count * size));
+  }
+
+ private:
+  struct Entry {
+    TensorInfo info;
+    models::SavedTensor tensor;
+  };
+
+  models::BuiltModel built_;
+  std::shared_ptr<const TensorSource> source_;
+  std::map<std::string, Entry> tensors_;
+  mutable std::mutex mutex_;
+  mutable std::string held_;
+  mutable std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+std::shared_ptr<const TensorSource> with_new_ones(const models::BuiltModel& built,
+                                                  std::uint64_t seed) {
+  auto made = std::make_shared<models::AssembledSource>(seed);
+  for (const nn::NamedParameter& parameter : nn::named_parameters(*built.module)) {
+    if (built.source->find(parameter.name)) continue;
+    made->add(parameter.name, parameter.tensor.sizes().vec(), DType::f32,
+              {{.init = *parameter.init,
+                .seed_name = parameter.name,
+                .count = parameter.tensor.numel()}});
+  }
+  return std::make_shared<MergedSource>(
+      std::vector<std::shared_ptr<const TensorSource>>{built.source, made});
+}
+
+std::shared_ptr<const TensorSource> model_tensors(const UsedModel& used) {
+  return std::make_shared<LayoutSource>(build(used), used.seed,
+                                        used.config.type == models::ModelConfig::Type::flamingo);
 }
 
 }  // namespace floe::cli

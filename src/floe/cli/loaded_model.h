@@ -1,16 +1,25 @@
 // The model of `floe forward` and `floe generate`: whole, with its weights read, ready to compute.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include <memory>
 #include <string>
 
 #include "floe/cli/options.h"
 #include "floe/cli/used_model.h"
+#include "floe/io/tensors/tensor_source.h"
 #include "floe/models/build.h"
 
 namespace floe::cli {
+
+// Images in a file of tensors, under the names that OpenFlamingo gives them.
+
+// `vision_x` (float) or `vision_x_i8` (int8, divided by 64), [B, images, 1, 3, H, W], as
+// [B, images, 3, H, W] fp32; undefined when there is neither. `path` is for messages.
+at::Tensor read_image_tensors(const TensorSource& inputs, const std::string& path);
 
 struct LoadedModel {
   models::ModelConfig config;
@@ -24,5 +33,15 @@ struct LoadedModel {
 // parameters are in no file.
 LoadedModel load_model(const std::string& command, const std::string& path, const Args& changes,
                        const Options& options);
+
+// A whole model as the tensors of the file that `floe export` would write: a Flamingo under OpenFlamingo's
+// names, a language model under Hugging Face's, adapters merged.
+
+// Keeps the tensor that was read last, whole; nothing else is held.
+std::shared_ptr<const TensorSource> model_tensors(const UsedModel& used);
+
+// The weights of a model that was built, with those that are in no file as a run of this seed begins them.
+std::shared_ptr<const TensorSource> with_new_ones(const models::BuiltModel& built,
+                                                  std::uint64_t seed);
 
 }  // namespace floe::cli

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <vector>
 
 #include "floe/core/names.h"
 
@@ -76,6 +78,25 @@ double Options::number(const std::string& name, double otherwise) const {
   require<ConfigError>(error == std::errc() && last == end, command_, ": ", name, " is '", *text,
                        "', but must be a number");
   return number;
+}
+
+namespace fs = std::filesystem;
+
+std::string own_configs() {
+  std::error_code ignored;
+  std::vector<fs::path> places;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  if (!program.empty()) {
+    const fs::path folder = program.parent_path();
+    places = {folder / "../share/floe/configs", folder / "../../../configs"};  // build/PRESET/bin
+  }
+#ifdef FLOE_CONFIG_DIR
+  places.emplace_back(FLOE_CONFIG_DIR);
+#endif
+  for (const fs::path& place : places)
+    if (fs::exists(place / "strategy/full_shard.yaml", ignored))
+      return fs::canonical(place, ignored).string();
+  return "";
 }
 
 }  // namespace floe::cli

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "floe/checkpoint/newest.h"
+#include "floe/checkpoint/load/resume.h"
 #include "floe/core/error.h"
-#include "floe/io/file.h"
+#include "floe/io/file/file.h"
 
 namespace floe::cli {
 namespace {

@@ -4,18 +4,18 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "floe/checkpoint/manifest.h"
-#include "floe/checkpoint/newest.h"
-#include "floe/cli/own_configs.h"
+#include "floe/checkpoint/folder/manifest.h"
+#include "floe/checkpoint/load/resume.h"
+#include "floe/cli/options.h"
 #include "floe/config/load.h"
 #include "floe/config/yaml.h"
 #include "floe/core/log.h"
-#include "floe/io/file.h"
-#include "floe/io/json_text.h"
-#include "floe/io/open_tensors.h"
-#include "floe/models/decoder_spec.h"
-#include "floe/models/exported_flamingo.h"
-#include "floe/models/unwrapped_source.h"
+#include "floe/io/file/file.h"
+#include "floe/io/file/json_text.h"
+#include "floe/io/tensors/open_tensors.h"
+#include "floe/models/decoders/decoder_spec.h"
+#include "floe/models/flamingo/exported_flamingo.h"
+#include "floe/models/weights/assembled_source.h"
 #include "floe/train/run_config.h"
 
 namespace floe::cli {

@@ -18,7 +18,7 @@
 
 #include "floe/cli/command.h"
 #include "floe/cli/path_kind.h"
-#include "floe/config/layers.h"
+#include "floe/config/load.h"
 #include "floe/models/build.h"
 #include "floe/models/model_config.h"
 

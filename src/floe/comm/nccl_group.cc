@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "floe/comm/cause.h"
+#include "floe/comm/group.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 

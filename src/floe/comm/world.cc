@@ -5,22 +5,70 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
+#include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
-#include "floe/comm/fake_group.h"
 #include "floe/comm/gloo_group.h"
+#include "floe/comm/group.h"
 #include "floe/comm/nccl_group.h"
-#include "floe/comm/watch.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 
 namespace floe::comm {
+
+namespace {
+
+// A thread that looks at regular intervals until it has seen what it looks for.
+
+class Watch {
+ public:
+  // `look` returns true when it has seen it; it may not throw.
+  Watch(std::chrono::milliseconds interval, std::function<bool()> look);
+  // Lets a look that is under way end.
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+Watch::Watch(std::chrono::milliseconds interval, std::function<bool()> look)
+    : thread_([this, interval, look = std::move(look)] {
+        std::unique_lock lock(mutex_);
+        while (!changed_.wait_for(lock, interval, [this] { return stop_; })) {
+          lock.unlock();
+          const bool seen = look();
+          lock.lock();
+          if (seen) return;
+        }
+      }) {}
+
+Watch::~Watch() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+}  // namespace
+
 namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
@@ -270,6 +318,46 @@ std::optional<std::string> World::first_failure(std::chrono::milliseconds wait) 
     return lookup(kFailureKey, wait);
   } catch (const std::exception&) {
     return std::nullopt;
+  }
+}
+
+namespace {
+
+// Rank 0 holds the blackboard: it stays a moment so that the others can still read the cause.
+void let_others_read(const World& world) {
+  if (world.rank() == 0 && world.size() > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
+// The others need not wait for a collective in which this rank is missing, nor this rank for them.
+void leave(World& world, const std::string& cause) {
+  world.announce_failure(cause);
+  let_others_read(world);
+  world.abort();
+}
+
+void tell(World& world, const std::string& cause) {
+  log::error(cause);
+  leave(world, cause);
+}
+
+}  // namespace
+
+int guarded(World& world, const std::function<void()>& work) {
+  try {
+    work();
+    return static_cast<int>(Exit::done);
+  } catch (const CommError& e) {
+    // Usually the echo of another rank's failure.
+    const auto first = world.first_failure(std::chrono::seconds(2));
+    log::error(e.what(), first ? str(" (the first failure was that of ", *first, ")") : "");
+    leave(world, e.what());
+    return static_cast<int>(e.exit());
+  } catch (const Error& e) {
+    tell(world, e.what());
+    return static_cast<int>(e.exit());
+  } catch (const std::exception& e) {
+    tell(world, cause_of(e));
+    return static_cast<int>(Exit::failed);
   }
 }
 

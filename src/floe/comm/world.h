@@ -4,16 +4,31 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "floe/comm/group.h"
-#include "floe/comm/mesh.h"
 #include "floe/comm/rendezvous.h"
 
 namespace floe::comm {
+
+// The ranks as a grid: `shard` inside, `replicate` across.
+//
+//   world 4, shard size 2:    rank 0 1 | 2 3      shard groups {0,1} {2,3}
+//                                                 replicate groups {0,2} {1,3}
+// full_shard: one shard group of all ranks. no_shard: one replicate group of all ranks.
+
+struct Mesh {
+  GroupPtr world;
+  GroupPtr shard;      // neighbours that hold the other slices of the same copy
+  GroupPtr replicate;  // ranks that hold the same slice of other copies
+
+  int shard_size() const { return shard->size(); }
+  int replicate_size() const { return replicate->size(); }
+};
 
 enum class Backend { automatic, gloo, nccl, mpi, fake };
 
@@ -79,5 +94,12 @@ class World {
   explicit World(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// The frame around a rank's work: how a failure is told.
+
+// Runs the work and returns the exit code of the process. A rank that fails logs its cause and leaves
+// it on the blackboard; a rank whose collective failed because of another one logs that rank's cause
+// beside its own.
+int guarded(World& world, const std::function<void()>& work);
 
 }  // namespace floe::comm

@@ -13,13 +13,61 @@
 #include <utility>
 #include <vector>
 
-#include "floe/config/field_info.h"
-#include "floe/config/problems.h"
 #include "floe/config/value.h"
 #include "floe/core/dtype.h"
+#include "floe/core/error.h"
 #include "floe/core/names.h"
 
 namespace floe::config {
+
+// What help and the reference page say about a field.
+
+struct FieldInfo {
+  std::string key;           // "steps"; inside lists "[].name", inside named blocks ".NAME.name"
+  std::string type;          // "integer, at least 1"
+  std::string default_text;  // as YAML; empty when required
+  std::string help;          // one sentence without a full stop
+  bool required = false;
+  std::vector<FieldInfo> children;  // of a section
+};
+
+// The children of a list or of a block by name, keyed from their container.
+std::vector<FieldInfo> with_prefix(const std::string& prefix, std::vector<FieldInfo> fields);
+
+// Plain text for --help: one field per paragraph, full keys.
+std::string help_text(const std::vector<FieldInfo>& fields);
+// Markdown: a table per section.
+std::string markdown_reference(const std::vector<FieldInfo>& fields);
+
+// What is wrong with a configuration: all of it, not only the first thing.
+
+class Problems {
+ public:
+  void add(const Origin& origin, const std::string& sentence);
+  std::size_t count() const { return lines_.size(); }
+  // One ConfigError with one line per problem, "train.yaml:3:9: train.steps is 0, but ...".
+  void throw_if_any() const;
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+// A place in the tree while it is read: its dotted path, and where problems go.
+struct Place {
+  std::string path;
+  Problems& problems;
+
+  Place key(const std::string& name) const {
+    return {path.empty() ? name : path + "." + name, problems};
+  }
+  Place item(std::size_t index) const { return {str(path, "[", index, "]"), problems}; }
+  // Adds "origin: path parts..." and returns false, so that readers can `return place.fail(...)`.
+  template <class... Parts>
+  bool fail(const Value& value, const Parts&... parts) const {
+    problems.add(value.origin, str(path.empty() ? "the configuration" : path, " ", parts...));
+    return false;
+  }
+};
 
 // A number of bytes, written as 40GiB, 512MiB, 5GB or a plain number.
 struct ByteSize {

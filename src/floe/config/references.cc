@@ -1,9 +1,8 @@
-#include "floe/config/references.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <unordered_set>
 
+#include "floe/config/load.h"
 #include "floe/core/error.h"
 
 namespace floe::config {

@@ -6,11 +6,14 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "floe/config/load.h"
 #include "floe/core/str.h"
 
 namespace floe::config {
+
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -215,6 +218,40 @@ std::vector<std::string> split_path(std::string_view path) {
     if (end == std::string::npos) return parts;
     begin = end + 1;
   }
+}
+
+void merge(Value& base, const Value& over) {
+  Map* into = base.as<Map>();
+  const Map* from = over.as<Map>();
+  if (!into || !from) {
+    base = over;
+    return;
+  }
+  base.origin = over.origin;
+  for (const auto& [key, value] : *from) {
+    if (Value* known = into->find(key))
+      merge(*known, value);
+    else
+      (*into)[key] = value;
+  }
+}
+
+nlohmann::json to_json(const Value& value) {
+  if (const auto* map = value.as<Map>()) {
+    nlohmann::json object = nlohmann::json::object();
+    for (const auto& [key, item] : *map) object[key] = to_json(item);
+    return object;
+  }
+  if (const auto* list = value.as<List>()) {
+    nlohmann::json array = nlohmann::json::array();
+    for (const Value& item : *list) array.push_back(to_json(item));
+    return array;
+  }
+  if (const auto* flag = value.as<bool>()) return *flag;
+  if (const auto* number = value.as<std::int64_t>()) return *number;
+  if (const auto* number = value.as<double>()) return *number;
+  if (const auto* text = value.as<std::string>()) return *text;
+  return nullptr;
 }
 
 }  // namespace floe::config

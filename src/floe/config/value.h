@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -96,5 +97,9 @@ int depth_of(const Value& value);  // a scalar has depth 1
 
 // The nesting of a dotted path: "a.b" -> {"a", "b"}.
 std::vector<std::string> split_path(std::string_view path);
+
+// A configuration as JSON, for those who read files rather than YAML.
+
+nlohmann::json to_json(const Value& value);
 
 }  // namespace floe::config

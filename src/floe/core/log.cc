@@ -7,10 +7,10 @@
 #include <memory>
 #include <mutex>
 
-#include "floe/core/status_line.h"
 #include "floe/core/utf8.h"
 
 namespace floe::log {
+
 namespace {
 
 Level level_from_environment() {

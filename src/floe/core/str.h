@@ -1,6 +1,7 @@
 // Building strings from parts: `str("rank ", rank, " of ", world)`.
 #pragma once
 
+#include <cstdint>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -25,6 +26,16 @@ std::string join(const Range& items, std::string_view separator = ", ") {
     out << item;
   }
   return out.str();
+}
+
+// "1 rank", "2 ranks".
+
+inline std::string counted(std::int64_t count, std::string_view noun) {
+  std::string text = std::to_string(count) + " " + std::string(noun);
+  if (count == 1) return text;
+  // "batches", "passes", "boxes"
+  const bool hisses = noun.ends_with("ch") || noun.ends_with("s") || noun.ends_with("x");
+  return text + (hisses ? "es" : "s");
 }
 
 }  // namespace floe

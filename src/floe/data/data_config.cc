@@ -2,7 +2,7 @@
 
 #include "floe/config/schema.h"
 #include "floe/core/error.h"
-#include "floe/data/shard_order.h"
+#include "floe/data/shards/shard_order.h"
 
 namespace floe {
 namespace {

@@ -4,11 +4,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
-#include "floe/image/isa.h"
-
 namespace floe::image {
+
+// Which instructions of the processor the kernels use; the results are the same bytes.
+
+// vnni: AVX-512 VNNI on 256 bits.
+enum class Isa { plain, avx2, vnni };
+
+// The best that this processor has.
+Isa best_isa();
+bool is_supported(Isa isa);
+std::string_view name_of(Isa isa);
 
 // The weights of a range of results along one axis, in fixed point with 22 bits.
 // Note [Split weights]: for processors that multiply 16 bits, a weight is also kept in two parts:

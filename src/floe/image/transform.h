@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "floe/image/image.h"
-#include "floe/image/isa.h"
+#include "floe/image/resample.h"
 
 namespace floe::image {
 

@@ -6,8 +6,6 @@
 #include "floe/kernels/kernels.h"
 #ifdef FLOE_CUDA
 #include "floe/kernels/on_device.h"
-#else
-#include "floe/kernels/missing.h"
 #endif
 
 namespace floe::kernels {

@@ -198,7 +198,7 @@ void values_on_cuda(const EightBitSlices& layout, at::ScalarType dtype, const at
 }
 #else
 void values_on_cuda(const EightBitSlices&, at::ScalarType, const at::Tensor&, const at::Tensor&) {
-  throw Error("this build has no CUDA kernels; build with FLOE_CUDA=1 ./run build");
+  missing();
 }
 #endif
 

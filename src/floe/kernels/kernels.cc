@@ -1,5 +1,7 @@
 #include "floe/kernels/kernels.h"
 
+#include "floe/core/error.h"
+
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_fused_rms_norm_backward.h>
 #include <ATen/ops/empty.h>
@@ -12,11 +14,13 @@
 
 #ifdef FLOE_CUDA
 #include "floe/kernels/on_device.h"
-#else
-#include "floe/kernels/missing.h"
 #endif
 
 namespace floe::kernels {
+
+void missing() {
+  throw Error("this build has no CUDA kernels; build with FLOE_CUDA=1 ./run build");
+}
 namespace {
 
 std::atomic<bool> allowed{true};  // read by autograd's threads too

@@ -10,6 +10,9 @@
 
 namespace floe::kernels {
 
+// What every function here does in a build without CUDA, where nothing says that it applies.
+[[noreturn]] void missing();
+
 // Whether kernels take these tensors: this build has them, and all defined ones are contiguous, aligned,
 // on one CUDA device, and of one dtype among fp32, fp16 and bf16. Not under autocast, which would have
 // chosen dtypes on the way.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "floe/io/tensor_source.h"
+#include "floe/io/tensors/tensor_source.h"
 #include "floe/models/language_model.h"
 #include "floe/models/model_config.h"
 #include "floe/token/tokenizer.h"

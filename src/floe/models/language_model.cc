@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "floe/core/str.h"
+
 namespace floe::models {
 
 std::tuple<at::Tensor, at::Tensor> training_loss(LanguageModel& model,
@@ -23,6 +25,15 @@ at::Tensor all_logits(LanguageModel& model, std::shared_ptr<const ModelInput> in
   return nn::call_through(model.module(), [&model, input, stages] {
     return model.decoder().head()->logits(model.hidden(*input, {}, stages));
   });
+}
+
+at::Tensor CausalLm::hidden(const ModelInput& input, const at::Tensor&, Stages* stages) {
+  Watch watch;
+  if (stages)
+    watch = [stages](std::int64_t i, const at::Tensor&, const at::Tensor& out) {
+      (*stages)[str("layer", i, ".decoder_out")] = out;
+    };
+  return Decoder::hidden(input.ids, {}, input.context, watch);
 }
 
 }  // namespace floe::models

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "floe/config/codec.h"
-#include "floe/models/gated_cross_attention.h"
-#include "floe/models/perceiver.h"
+#include "floe/models/flamingo/gated_cross_attention.h"
+#include "floe/models/flamingo/perceiver.h"
 
 namespace floe {
 namespace config {

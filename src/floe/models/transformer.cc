@@ -6,7 +6,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "floe/core/error.h"
-#include "floe/nn/kept_products.h"
+#include "floe/nn/activations/kept_products.h"
 
 namespace floe::models {
 namespace plain {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "floe/nn/layers.h"
-#include "floe/nn/list.h"
 
 namespace floe::models {
 

@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "floe/nn/checkpoint.h"
-#include "floe/nn/tensors_of.h"
+#include "floe/nn/activations/checkpoint.h"
+#include "floe/nn/boundary.h"
 
 namespace floe::nn {
 namespace detail {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "floe/kernels/kernels.h"
-#include "floe/nn/maybe_tensor.h"
+#include "floe/nn/boundary.h"
 
 namespace floe::nn {
 namespace {

@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "floe/kernels/kernels.h"
-#include "floe/nn/maybe_tensor.h"
+#include "floe/nn/boundary.h"
 
 namespace floe::nn {
 namespace {

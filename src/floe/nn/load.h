@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "floe/core/dtype.h"
-#include "floe/io/tensor_source.h"
+#include "floe/io/tensors/tensor_source.h"
 
 namespace floe::nn {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "floe/kernels/attention.h"
-#include "floe/nn/kept_products.h"
-#include "floe/nn/maybe_tensor.h"
+#include "floe/nn/activations/kept_products.h"
+#include "floe/nn/boundary.h"
 
 namespace floe::nn {
 namespace {

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "floe/batch/to_device.h"
+#include "floe/batch/packed_batch.h"
 #include "floe/kernels/kernels.h"
-#include "floe/nn/kept_products.h"
+#include "floe/nn/activations/kept_products.h"
 
 namespace floe::nn {
 namespace {

@@ -9,10 +9,10 @@
 #include <bit>
 #include <map>
 
-#include "floe/batch/bucket_size.h"
-#include "floe/batch/to_device.h"
+#include "floe/batch/packed_batch.h"
 
 namespace floe::nn {
+
 namespace {
 
 using torch::autograd::AutogradContext;

@@ -3,8 +3,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include "floe/core/error.h"
-#include "floe/nn/host_store.h"
-#include "floe/shard/relayout.h"
+#include "floe/nn/activations/host_store.h"
+#include "floe/shard/group/regroup.h"
 
 namespace floe::optim {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "floe/shard/engine.h"
-#include "floe/shard/moving_slice.h"
+#include "floe/shard/group/offloadable_shard.h"
 #include "floe/shard/slice_owner.h"
 
 namespace floe::optim {

@@ -12,8 +12,8 @@
 
 #include "floe/core/error.h"
 #include "floe/core/names.h"
-#include "floe/nn/host_store.h"
-#include "floe/shard/relayout.h"
+#include "floe/nn/activations/host_store.h"
+#include "floe/shard/group/regroup.h"
 
 namespace floe::optim {
 namespace {

@@ -7,11 +7,11 @@
 #include <optional>
 #include <string>
 
-#include "floe/config/dist.h"
+#include "floe/comm/dist_config.h"
 #include "floe/config/load.h"
 #include "floe/config/schema.h"
-#include "floe/config/strategy.h"
-#include "floe/config/train.h"
+#include "floe/strategy/strategy_config.h"
+#include "floe/train/train_config.h"
 
 namespace floe::plan {
 

@@ -14,7 +14,7 @@
 
 #include "floe/models/transformer.h"
 #include "floe/plan/plan_config.h"
-#include "floe/shard/plan.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::plan {
 
@@ -91,5 +91,19 @@ PlanReport make_report(PlanSubject subject);
 std::string to_text(const PlanReport& report);
 // The same for programs; every key is always there. See docs/plan.md.
 nlohmann::ordered_json to_json(const PlanReport& report);
+
+// Units that are alike, as one line of a table.
+
+// Units of one class whose names differ only in a number and whose groups are equal.
+struct UnitRow {
+  std::vector<std::size_t> units;  // of the plan, in order
+  std::string label;               // "embed", "layers.0 … 31", "layers.0 … 31.mlp"
+};
+
+// Of each group, bit s: backward needs it while set s trains.
+std::vector<std::uint64_t> backward_sets(const shard::ShardPlan& plan);
+
+// In the order of their first units.
+std::vector<UnitRow> unit_rows(const shard::ShardPlan& plan);
 
 }  // namespace floe::plan

@@ -16,15 +16,15 @@
 #include <cmath>
 #include <utility>
 
-#include "floe/batch/to_device.h"
+#include "floe/batch/packed_batch.h"
 #include "floe/core/error.h"
 #include "floe/core/names.h"
-#include "floe/nn/checkpoint.h"
-#include "floe/shard/agreement.h"
-#include "floe/shard/fill.h"
-#include "floe/shard/forward_steps.h"
-#include "floe/shard/operator_watch.h"
-#include "floe/shard/unit.h"
+#include "floe/nn/activations/checkpoint.h"
+#include "floe/shard/group/fill.h"
+#include "floe/shard/pass/agreement.h"
+#include "floe/shard/pass/operator_watch.h"
+#include "floe/shard/pass/schedule.h"
+#include "floe/shard/pass/unit.h"
 
 namespace floe::shard {
 namespace {

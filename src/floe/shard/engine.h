@@ -21,12 +21,11 @@
 #include <vector>
 
 #include "floe/nn/autocast.h"
-#include "floe/shard/flat_group.h"
+#include "floe/shard/group/flat_group.h"
 #include "floe/shard/observer.h"
 #include "floe/shard/options.h"
-#include "floe/shard/pass_record.h"
-#include "floe/shard/plan.h"
-#include "floe/shard/schedule.h"
+#include "floe/shard/pass/schedule.h"
+#include "floe/shard/plan/plan.h"
 #include "floe/shard/slice_owner.h"
 
 namespace floe::shard {

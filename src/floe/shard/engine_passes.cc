@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "floe/core/error.h"
-#include "floe/shard/agreement.h"
 #include "floe/shard/engine.h"
-#include "floe/shard/unit.h"
+#include "floe/shard/pass/agreement.h"
+#include "floe/shard/pass/unit.h"
 
 namespace floe::shard {
 namespace {

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "floe/core/error.h"
-#include "floe/shard/agreement.h"
 #include "floe/shard/engine.h"
-#include "floe/shard/operator_watch.h"
-#include "floe/shard/regroup.h"
-#include "floe/shard/unit.h"
+#include "floe/shard/group/regroup.h"
+#include "floe/shard/pass/agreement.h"
+#include "floe/shard/pass/operator_watch.h"
+#include "floe/shard/pass/unit.h"
 
 namespace floe::shard {
 namespace {

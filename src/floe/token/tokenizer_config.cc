@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <string_view>
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
-#include "floe/io/file.h"
-#include "floe/io/json_text.h"
+#include "floe/io/file/file.h"
+#include "floe/io/file/json_text.h"
 
 namespace floe::token {
 
@@ -192,6 +193,21 @@ TokenizerConfig read_tokenizer_config(const std::string& folder, VocabularyKind 
     require<ConfigError>(extra->empty(), "'", path,
                          "': floe does not support \"extra_special_tokens\"");
   return config;
+}
+
+std::string clean_up_spaces(std::string text) {
+  static constexpr struct {
+    std::string_view from, to;
+  } kRepairs[] = {{" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
+                  {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kRepairs) {
+    std::string result;
+    std::size_t done = 0;
+    for (std::size_t at; (at = text.find(from, done)) != std::string::npos; done = at + from.size())
+      result.append(text, done, at - done).append(to);
+    text = result.append(text, done);
+  }
+  return text;
 }
 
 }  // namespace floe::token

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "floe/token/added_tokens.h"
+#include "floe/token/json/added_tokens.h"
 
 namespace floe::token {
 
@@ -34,5 +34,11 @@ enum class VocabularyKind { json, sentencepiece, gpt2 };
 // Reads what there is; every file may be missing. Throws ConfigError for classes and settings that floe
 // does not support.
 TokenizerConfig read_tokenizer_config(const std::string& folder, VocabularyKind kind);
+
+// transformers' repair of spaces in decoded English, for tokenizers whose configuration asks for it
+// ("clean_up_tokenization_spaces").
+
+// "Hello , I 'm here ." becomes "Hello, I'm here."
+std::string clean_up_spaces(std::string text);
 
 }  // namespace floe::token

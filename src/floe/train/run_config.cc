@@ -1,10 +1,10 @@
 #include "floe/train/run_config.h"
 
-#include "floe/checkpoint/newest.h"
+#include "floe/checkpoint/load/resume.h"
 #include "floe/config/schema.h"
-#include "floe/train/inputs.h"
-#include "floe/train/metric_names.h"
-#include "floe/train/phase_checks.h"
+#include "floe/train/phases/phase_checks.h"
+#include "floe/train/reporting/metric_names.h"
+#include "floe/train/setup/run_setup.h"
 
 namespace floe::train {
 namespace {

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "floe/checkpoint/checkpoint_config.h"
-#include "floe/config/dist.h"
+#include "floe/comm/dist_config.h"
 #include "floe/config/load.h"
-#include "floe/config/log.h"
-#include "floe/config/strategy.h"
-#include "floe/config/train.h"
 #include "floe/data/data_config.h"
 #include "floe/models/model_config.h"
+#include "floe/observe/sinks/log_config.h"
+#include "floe/strategy/strategy_config.h"
+#include "floe/train/train_config.h"
 
 namespace floe::train {
 

@@ -6,18 +6,18 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "floe/checkpoint/folders.h"
-#include "floe/checkpoint/manifest.h"
-#include "floe/checkpoint/resume.h"
+#include "floe/checkpoint/folder/folders.h"
+#include "floe/checkpoint/folder/manifest.h"
+#include "floe/checkpoint/load/resume.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
-#include "floe/core/plural.h"
-#include "floe/data/packing.h"
-#include "floe/train/data_report.h"
-#include "floe/train/parallelize.h"
-#include "floe/train/precision.h"
-#include "floe/train/resume_changes.h"
-#include "floe/train/run_setup.h"
+#include "floe/core/str.h"
+#include "floe/packing/packing.h"
+#include "floe/train/reporting/step_record.h"
+#include "floe/train/setup/parallelize.h"
+#include "floe/train/setup/resume_changes.h"
+#include "floe/train/setup/run_setup.h"
+#include "floe/train/step/loss_scale.h"
 #include "floe/train/validation.h"
 
 namespace floe::train {

@@ -8,14 +8,14 @@
 #include <set>
 
 #include "floe/core/log.h"
-#include "floe/core/plural.h"
-#include "floe/data/packing.h"
-#include "floe/data/shard_list.h"
-#include "floe/metrics/progress.h"
-#include "floe/train/data_report.h"
-#include "floe/train/precision.h"
-#include "floe/train/run_setup.h"
-#include "floe/train/step_sums.h"
+#include "floe/core/str.h"
+#include "floe/data/shards/shard_list.h"
+#include "floe/observe/metrics/progress.h"
+#include "floe/packing/packing.h"
+#include "floe/train/reporting/step_record.h"
+#include "floe/train/setup/run_setup.h"
+#include "floe/train/step/loss_scale.h"
+#include "floe/train/step/step_sums.h"
 
 namespace floe::train {
 namespace {

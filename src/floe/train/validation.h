@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "floe/data/held_out.h"
+#include "floe/data/shards/held_out.h"
 #include "floe/models/build.h"
 #include "floe/shard/engine.h"
 #include "floe/train/run_config.h"

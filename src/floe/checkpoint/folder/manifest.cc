@@ -1,0 +1,206 @@
+#include "floe/checkpoint/folder/manifest.h"
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+
+#include "floe/config/codec.h"
+#include "floe/core/error.h"
+#include "floe/core/utf8.h"
+#include "floe/io/file/file.h"
+#include "floe/io/file/json_text.h"
+
+namespace floe::checkpoint {
+
+namespace {
+
+constexpr std::int64_t kMostBytes = 1 << 30;
+
+// A copy whose strings and keys went through `change`.
+template <class F>
+nlohmann::json with_strings(const nlohmann::json& content, const F& change) {
+  if (content.is_string()) return change(content.get_ref<const std::string&>());
+  if (!content.is_structured()) return content;
+  nlohmann::json copy = content.is_array() ? nlohmann::json::array() : nlohmann::json::object();
+  for (const auto& [key, item] : content.items())
+    if (content.is_array())
+      copy.push_back(with_strings(item, change));
+    else
+      copy[change(key)] = with_strings(item, change);
+  return copy;
+}
+
+std::string last_line(const std::string& content) {
+  return str("{\"crc32\":\"", hex(crc32(content)), "\"}\n");
+}
+
+}  // namespace
+
+std::string hex(std::uint32_t crc) {
+  std::array<char, 9> text{};
+  std::snprintf(text.data(), text.size(), "%08x", crc);
+  return text.data();
+}
+
+nlohmann::json as_text(const nlohmann::json& content) {
+  return with_strings(content, [](const std::string& bytes) { return bytes_to_text(bytes); });
+}
+nlohmann::json as_bytes(const nlohmann::json& text) {
+  return with_strings(text, [](const std::string& chars) { return text_to_bytes(chars); });
+}
+
+std::string seal(const nlohmann::json& content) {
+  const std::string line = as_text(content).dump() + "\n";
+  return line + last_line(line);
+}
+
+void write_sealed(const std::string& path, const nlohmann::json& content) {
+  write_file_atomically(path, seal(content));
+}
+
+nlohmann::json unseal(const std::string& bytes, const std::string& path) {
+  const std::size_t end = bytes.find('\n');
+  require<CheckpointError>(end != std::string::npos, "'", path, "' is cut off or damaged");
+  const std::string line = bytes.substr(0, end + 1);
+  require<CheckpointError>(bytes.substr(end + 1) == last_line(line), "'", path,
+                           "' is damaged: its checksum does not fit its content");
+  try {
+    return as_bytes(parse_json(line, path));
+  } catch (const DataError& e) {
+    throw CheckpointError(e.what());
+  }
+}
+
+nlohmann::json read_sealed(const std::string& path) {
+  std::string bytes;
+  try {
+    bytes = read_text(path, kMostBytes);
+  } catch (const DataError& e) {
+    throw CheckpointError(e.what());
+  }
+  return unseal(bytes, path);
+}
+
+namespace {
+
+using nlohmann::json;
+
+template <class E>
+std::string_view name_in_file(E wanted) {
+  for (const auto& [name, value] : enum_names(E{}))
+    if (value == wanted) return name;
+  return "";
+}
+
+template <class E>
+E named(const json& text, const std::string& path) {
+  for (const auto& [name, value] : enum_names(E{}))
+    if (text == std::string(name)) return value;
+  throw CheckpointError(str("'", path, "' has the unknown word ", text.dump()));
+}
+
+std::optional<std::set<std::string>> names_in(const json& content, const char* key) {
+  if (!content.contains(key) || content.at(key).is_null()) return std::nullopt;
+  return content.at(key).get<std::set<std::string>>();
+}
+
+}  // namespace
+
+json to_json(const Holdings& holdings) {
+  json bases = json::array();
+  for (const FrozenBase& base : holdings.bases)
+    bases.push_back({{"path", base.path}, {"digest", base.digest}});
+  json content{{"content", name_in_file(holdings.content)}, {"bases", std::move(bases)}};
+  if (holdings.kept) content["kept"] = *holdings.kept;
+  if (holdings.trained) content["trained"] = *holdings.trained;
+  if (!holdings.frozen.empty()) content["frozen"] = holdings.frozen;
+  return content;
+}
+
+Holdings holdings_from_json(const json& content, const std::string& path) {
+  Holdings holdings;
+  holdings.content = named<Content>(content.at("content"), path);
+  for (const json& base : content.at("bases"))
+    holdings.bases.push_back({base.at("path"), base.at("digest")});
+  holdings.kept = names_in(content, "kept");
+  holdings.trained = names_in(content, "trained");
+  holdings.frozen = names_in(content, "frozen").value_or(std::set<std::string>());
+  return holdings;
+}
+
+std::string manifest_path(const std::string& checkpoint) {
+  namespace fs = std::filesystem;
+  if (fs::is_directory(checkpoint)) return str(checkpoint, "/", kManifestFile);
+  // `last` may lead to a file, beside which the manifest lies.
+  std::error_code ignored;
+  const bool leads_to_file = fs::is_symlink(checkpoint, ignored) && fs::exists(checkpoint, ignored);
+  return (leads_to_file ? fs::canonical(checkpoint).string() : checkpoint) + ".floe.json";
+}
+
+void write_manifest(const std::string& path, const Manifest& manifest) {
+  json ranges = json::array();
+  for (const CheckedRange& range : manifest.ranges)
+    ranges.push_back({range.file, range.offset, range.length, range.crc});
+  json content{{"format", 1},
+               {"step", manifest.step},
+               {"world_size", manifest.world_size},
+               {"layout", name_in_file(manifest.layout)},
+               {"emergency", manifest.emergency},
+               {"model", manifest.model},
+               {"sets", to_json(manifest.sets)},
+               {"numbered", manifest.numbered},
+               {"metrics", manifest.metrics},
+               {"shared", manifest.shared},
+               {"ranks", manifest.ranks},
+               {"ranges", std::move(ranges)},
+               {"file_bytes", manifest.file_bytes}};
+  content.update(to_json(static_cast<const Holdings&>(manifest)));
+  write_sealed(path, content);
+}
+
+Manifest read_manifest(const std::string& path) {
+  const json content = read_sealed(path);
+  return reading(path, [&] {
+    require<CheckpointError>(content.at("format") == 1, "'", path, "' has format ",
+                             content.at("format").dump(), ", but this floe reads format 1");
+    Manifest manifest;
+    manifest.step = content.at("step");
+    manifest.world_size = content.at("world_size");
+    require<CheckpointError>(
+        manifest.world_size >= 1 &&
+            manifest.world_size == static_cast<int>(content.at("ranks").size()),
+        "'", path, "' is of ", manifest.world_size, " ranks, but has the states of ",
+        content.at("ranks").size());
+    manifest.layout = named<Layout>(content.at("layout"), path);
+    static_cast<Holdings&>(manifest) = holdings_from_json(content, path);
+    manifest.emergency = content.at("emergency");
+    manifest.model = content.at("model");
+    manifest.sets = sets_from_json(content.value("sets", json::array()));
+    content.value("numbered", json::object()).get_to(manifest.numbered);
+    for (const auto& [name, value] : content.at("metrics").items())
+      if (value.is_number()) manifest.metrics[name] = value;
+    manifest.shared = content.at("shared");
+    for (const json& rank : content.at("ranks")) manifest.ranks.push_back(rank);
+    for (const json& range : content.at("ranges"))
+      manifest.ranges.push_back({range.at(0), range.at(1), range.at(2), range.at(3), ""});
+    content.at("file_bytes").get_to(manifest.file_bytes);
+    return manifest;
+  });
+}
+
+CheckedRange checked_file(const std::string& folder, const std::string& file) {
+  const File opened(str(folder, "/", file));
+  CheckedRange range{file, 0, opened.size(), 0, ""};
+  std::vector<std::byte> block(1 << 20);
+  for (std::int64_t at = 0; at < range.length;) {
+    const auto size =
+        std::min<std::int64_t>(range.length - at, static_cast<std::int64_t>(block.size()));
+    const auto part = std::span(block).first(static_cast<std::size_t>(size));
+    opened.read_at(at, part);
+    range.crc = crc32(part, range.crc);
+    at += size;
+  }
+  return range;
+}
+
+}  // namespace floe::checkpoint

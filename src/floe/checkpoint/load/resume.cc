@@ -1,0 +1,251 @@
+#include "floe/checkpoint/load/resume.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "floe/checkpoint/folder/folders.h"
+#include "floe/checkpoint/folder/manifest.h"
+#include "floe/checkpoint/load/verify.h"
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+#include "floe/io/dcp/dcp.h"
+#include "floe/io/tensors/open_tensors.h"
+
+namespace floe::checkpoint {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Candidate {
+  std::string path;
+  std::int64_t step = 0;
+  bool emergency = false;
+  std::string began_from;  // Note [Where a run began]
+};
+
+std::vector<Candidate> find_candidates(const std::string& folder,
+                                       std::vector<std::string>& passed_over) {
+  std::vector<Candidate> found;
+  const auto consider = [&](const std::string& name) {
+    const std::string path = str(folder, "/", name);
+    try {
+      require<CheckpointError>(!fs::is_directory(path) || is_dcp_directory(path), "'", path,
+                               "' has no .metadata, so its save was not finished");
+      const Manifest manifest = read_manifest(manifest_path(path));
+      const auto& shared = manifest.shared;
+      found.push_back({path, manifest.step, manifest.emergency,
+                       shared.is_object() ? shared.value(kBeganFrom, "") : ""});
+    } catch (const Error& e) {
+      passed_over.push_back(str("'", path, "' is not used: ", e.what()));
+    }
+  };
+  for (const Listed& listed : list_checkpoints(folder)) consider(listed.name);
+  if (fs::exists(str(folder, "/", kEmergency))) consider(kEmergency);
+  std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
+    return a.step != b.step ? a.step > b.step : a.emergency > b.emergency;
+  });
+  return found;
+}
+
+// The step of a checkpoint that floe wrote; 0 for others, which do not tell without being opened.
+std::int64_t step_of(const std::string& path) {
+  try {
+    if (fs::exists(manifest_path(path))) return read_manifest(manifest_path(path)).step;
+  } catch (const Error&) {
+    // Whoever tries to use it says why it cannot be.
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool is_run_folder(const std::string& path) { return fs::is_directory(checkpoints_folder(path)); }
+
+std::vector<std::string> candidates(const std::string& folder,
+                                    std::vector<std::string>& passed_over) {
+  std::vector<std::string> paths;
+  for (const Candidate& candidate : find_candidates(folder, passed_over))
+    paths.push_back(candidate.path);
+  return paths;
+}
+
+std::vector<std::string> candidates_from(const std::string& path, const std::string& folder,
+                                         std::vector<std::string>& passed_over) {
+  std::vector<std::string> begin{path};
+  if (is_run_folder(path)) begin = candidates(checkpoints_folder(path), passed_over);
+  const std::int64_t begin_step = begin.empty() ? 0 : step_of(begin.front());
+  const std::vector<Candidate> all = find_candidates(folder, passed_over);
+  const bool has_begun = std::any_of(all.begin(), all.end(),
+                                     [&](const Candidate& own) { return own.began_from == path; });
+  std::vector<std::string> paths;
+  for (const Candidate& own : all)
+    if (has_begun || own.step >= begin_step) paths.push_back(own.path);
+  paths.insert(paths.end(), begin.begin(), begin.end());
+  return paths;
+}
+
+Choice choose(const std::vector<std::string>& mine,
+              const std::function<void(const std::string&)>& validate, Meeting& meeting) {
+  const std::string what = "the choice of a checkpoint";
+  const auto paths = as_bytes(nlohmann::json::parse(meeting.from_first(as_text(mine).dump(), what)))
+                         .get<std::vector<std::string>>();
+  Choice choice;
+  for (const std::string& path : paths) {
+    std::string problem;
+    try {
+      validate(path);
+    } catch (const std::exception& e) {
+      problem = e.what();
+    }
+    problem = meeting.first_problem(problem, what);
+    if (problem.empty()) {
+      choice.path = path;
+      break;
+    }
+    choice.passed_over.push_back(str("'", path, "' is not used: ", problem));
+  }
+  return choice;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+bool holds_checkpoints(const fs::path& folder) {
+  return is_there(folder / kLast) || is_there(folder / kEmergency) ||
+         !list_checkpoints(folder.string()).empty();
+}
+
+// What a run writes beside its configuration.
+bool has_records(const fs::path& run) {
+  return is_there(run / "metrics.jsonl") || is_folder(run / "logs");
+}
+
+std::string or_here(const fs::path& folder) { return folder.empty() ? "." : folder.string(); }
+
+// Without the slash behind it.
+fs::path clean(const std::string& path) {
+  const fs::path given(path);
+  return given.has_filename() ? given : given.parent_path();
+}
+
+// In a folder where no checkpoint has floe's manifest they are another trainer's: by the step in their
+// name.
+std::vector<std::string> foreign_candidates(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const Listed& listed : list_checkpoints(folder)) names.push_back(listed.name);
+  names.emplace_back(kLast);
+  std::vector<std::string> paths;
+  for (const std::string& name : names) {
+    const std::string path = str(folder, "/", name);
+    if (is_there(manifest_path(path))) return {};
+    if (is_there(path)) paths.push_back(path);
+  }
+  return paths;
+}
+
+// Before the ranks know each other, by what their launcher told them: one line is enough.
+bool is_first_rank() {
+  for (const char* name : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  return true;
+}
+
+}  // namespace
+
+std::string run_at(const std::string& path) {
+  const fs::path here = clean(path);
+  if (is_folder(here)) {
+    if (is_folder(here / "checkpoints")) return here.string();
+    if (is_there(here / "config.yaml") && has_records(here)) return here.string();
+    const bool inside = here.filename() == "checkpoints" &&
+                        (holds_checkpoints(here) || is_there(here.parent_path() / "config.yaml"));
+    return inside ? or_here(here.parent_path()) : "";
+  }
+  if (here.filename() != "config.yaml" || !is_there(here)) return "";
+  const fs::path folder = here.parent_path();
+  const bool of_run = has_records(folder) || holds_checkpoints(folder / "checkpoints");
+  return of_run ? or_here(folder) : "";
+}
+
+std::string run_of(const std::string& checkpoint) {
+  std::error_code error;
+  const fs::path place = fs::canonical(checkpoint, error);
+  if (error || place.parent_path().filename() != "checkpoints") return "";
+  return place.parent_path().parent_path().string();
+}
+
+void check_whole(const std::string& checkpoint, Reading reading) {
+  require<CheckpointError>(is_there(checkpoint), "'", checkpoint, "' does not exist");
+  require<CheckpointError>(!is_folder(checkpoint) || is_dcp_directory(checkpoint) ||
+                               !is_there(manifest_path(checkpoint)),
+                           "'", checkpoint, "' has no .metadata, so its save was not finished");
+  if (const std::string file = manifest_path(checkpoint); is_there(file)) {
+    const auto ranges = ranges_of(checkpoint, read_manifest(file));
+    if (reading == Reading::bytes) verify(checkpoint, ranges);
+  }
+  open_tensors(checkpoint);
+}
+
+Newest newest_whole(const std::string& run, Reading reading) {
+  const std::string folder = checkpoints_folder(run);
+  Newest newest;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().filename().string().starts_with(kEmergencyPart))
+      newest.passed_over.push_back(
+          str("'", entry.path().string(),
+              "' is not used: it is what the ranks wrote when the run failed, and the run's next "
+              "start puts it together"));
+  std::vector<std::string> unread;
+  std::vector<std::string> paths = candidates(folder, unread);
+  const bool foreign = paths.empty();
+  if (foreign) {
+    paths = foreign_candidates(folder);
+    if (!paths.empty()) unread.clear();
+  }
+  newest.passed_over.insert(newest.passed_over.end(), unread.begin(), unread.end());
+  for (const std::string& path : paths) {
+    try {
+      check_whole(path, reading);
+      if (foreign && is_first_rank())
+        log::warn("'", path, "' has no ", kManifestFile,
+                  ", so that nothing tells whether its bytes are right; a run of floe would not go "
+                  "on from it");
+      newest.path = path;
+      return newest;
+    } catch (const Error& error) {
+      newest.passed_over.push_back(str("'", path, "' is not used: ", error.what()));
+    }
+  }
+  return newest;
+}
+
+std::string weights_at(const std::string& path, const std::string& key) {
+  const std::string run = path.empty() ? "" : run_at(path);
+  if (run.empty()) return path;
+  const Newest newest = newest_whole(run, Reading::sizes);
+  require<ConfigError>(!newest.path.empty(), key, ": the run '", run,
+                       "' has no checkpoint that could be used",
+                       newest.passed_over.empty() ? "" : ": ", join(newest.passed_over, "; "));
+  if (!is_first_rank()) return newest.path;
+  for (const std::string& sentence : newest.passed_over) log::warn(sentence);
+  log::info(key, ": the newest checkpoint of '", run, "' is '", newest.path, "'");
+  return newest.path;
+}
+
+}  // namespace floe::checkpoint

@@ -1,0 +1,41 @@
+#include "floe/checkpoint/save/stop_point.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+namespace floe::checkpoint {
+namespace {
+
+// What the environment asks for, read once.
+struct Wanted {
+  std::string name;
+  long times = 1;
+};
+
+Wanted read_wanted() {
+  const char* at = std::getenv("FLOE_TEST_STOP_AT");
+  if (!at) return {};
+  Wanted wanted{at};
+  if (const auto sign = wanted.name.find('@'); sign != std::string::npos) {
+    const char* rank = std::getenv("RANK");
+    if (!rank || wanted.name.substr(sign + 1) != rank) return {};
+    wanted.name.resize(sign);
+  }
+  if (const char* after = std::getenv("FLOE_TEST_STOP_AFTER")) wanted.times = std::atol(after);
+  return wanted;
+}
+
+}  // namespace
+
+void stop_point(const char* name) {
+  static const Wanted wanted = read_wanted();
+  static std::atomic<long> times{0};
+  if (!wanted.name.empty() && wanted.name == name && ++times == wanted.times)
+    ::kill(::getpid(), SIGKILL);
+}
+
+}  // namespace floe::checkpoint

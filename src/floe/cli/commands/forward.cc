@@ -1,0 +1,170 @@
+#include <ATen/ATen.h>
+
+#include <iostream>
+
+#include "floe/cli/loaded_model.h"
+#include "floe/io/safetensors/safetensors.h"
+#include "floe/io/tensors/open_tensors.h"
+#include "floe/nn/load.h"
+
+namespace floe::cli {
+namespace {
+
+constexpr std::string_view kHelp =
+    R"(usage: floe forward MODEL INPUTS.safetensors OUTPUTS.safetensors [key=value] [options]
+
+One forward pass whose numbers can be compared with those of another system.
+
+INPUTS has lang_x [B, T] (token ids) and may have attention_mask [B, T] (1: real, 0: padding),
+labels [B, T] (-100: none) and, for a model with images, vision_x [B, images, 1, 3, H, W] (float) or
+vision_x_i8 (int8, divided by 64). OUTPUTS gets logits [B, T, V] and, with labels, loss.
+
+  --dtype fp32|bf16|fp16   type of weights and computation (default fp32)
+  --device cpu|cuda        where to compute (default cpu)
+  --stages                 intermediate values as well: vision_tokens, perceiver_out,
+                           layer<i>.gated_cross_attn_out, layer<i>.decoder_out, ...
+  --grads                  gradients of the loss with respect to what trains, as grad.<name>;
+                           the input embedding as a whole table, zero where it is frozen
+  --packed                 leave padding out before computing; logits there are then 0
+
+MODEL is a run folder (its newest checkpoint is used, and named on stderr), a checkpoint, an exported
+folder, or a YAML: a training configuration or its block 'model:' alone. key=value, ++key=value and
+~key change the configuration; where a run's base files have moved: model.lm=PATH.
+
+  floe forward runs/demo inputs.safetensors outputs.safetensors
+)";
+
+class Outputs {
+ public:
+  void add(const std::string& name, const at::Tensor& value) {
+    tensors_[name] = value.detach().to(at::kCPU, at::kFloat).contiguous();
+  }
+  void write(const std::string& path) const {
+    SafetensorsWriter writer(path);
+    for (const auto& [name, tensor] : tensors_)
+      writer.declare(name, DType::f32, tensor.sizes().vec());
+    for (const auto& [name, tensor] : tensors_)
+      writer.write(name, {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+    writer.finish();
+  }
+
+ private:
+  std::map<std::string, at::Tensor> tensors_;
+};
+
+at::Tensor read(const TensorSource& inputs, const std::string& name) {
+  const TensorInfo* info = inputs.find(name);
+  return info ? nn::read_tensor(inputs, *info) : at::Tensor();
+}
+
+// Gradients under OpenFlamingo's names.
+void add_gradients(LoadedModel& loaded, Outputs& outputs) {
+  const auto& embedding = loaded.built.model->decoder().embedding();
+  for (const auto& parameter : nn::named_parameters(*loaded.built.module)) {
+    if (!parameter.tensor.requires_grad()) continue;
+    const at::Tensor gradient = parameter.tensor.grad().defined()
+                                    ? parameter.tensor.grad()
+                                    : at::zeros_like(parameter.tensor);
+    if (parameter.tensor.is_same(embedding->rows())) {
+      const std::string table = parameter.name.substr(0, parameter.name.size() - 4) + "weight";
+      const at::Tensor rows =
+          at::tensor(embedding->trained_rows(), at::kLong).to(gradient.device());
+      outputs.add("grad." + table,
+                  at::zeros_like(embedding->weight()).index_copy_(0, rows, gradient));
+    } else {
+      outputs.add("grad." + parameter.name, gradient);
+    }
+  }
+}
+
+void add_stages(const models::Stages& stages, std::int64_t rows, std::int64_t slots,
+                Outputs& outputs) {
+  for (const auto& [name, value] : stages) {
+    if (name.starts_with("layer"))
+      outputs.add(name, value.view({rows, -1, value.size(1)}));
+    else if (name == "perceiver_out")
+      outputs.add(
+          name, value.narrow(0, 0, rows * slots).view({rows, slots, value.size(1), value.size(2)}));
+    else
+      outputs.add(name, value.narrow(0, 0, rows * slots));
+  }
+}
+
+Exit run(const Args& args) {
+  const Options options(
+      "forward", args,
+      {{"--dtype", true}, {"--device", true}, {"--stages"}, {"--grads"}, {"--packed"}});
+  const Words words = split_words(options.words());
+  require<ConfigError>(words.paths.size() == 3,
+                       "forward: expected MODEL INPUTS.safetensors OUTPUTS.safetensors, got ",
+                       words.paths.size(), " paths; 'floe forward --help' shows them");
+  const bool packed = options.has("--packed");
+  require<ConfigError>(!packed || !options.has("--stages"),
+                       "forward: --stages needs every place of the rows; leave out --packed");
+  const std::string &input_path = words.paths[1], &output_path = words.paths[2];
+  LoadedModel loaded = load_model("forward", words.paths[0], words.changes, options);
+  models::LanguageModel& model = *loaded.built.model;
+
+  const auto inputs = open_tensors(input_path);
+  const at::Tensor ids = read(*inputs, "lang_x");
+  require<DataError>(ids.defined() && ids.dim() == 2, input_path,
+                     ": needs 'lang_x' with the shape [B, T]");
+  at::Tensor mask = read(*inputs, "attention_mask");
+  if (!mask.defined()) mask = at::ones_like(ids);
+  const at::Tensor labels = read(*inputs, "labels");
+  const at::Tensor images = read_image_tensors(*inputs, input_path);
+  require<DataError>(images.defined() || model.media_token() < 0, input_path,
+                     ": needs 'vision_x' (float) or 'vision_x_i8' for a model with images");
+  require<DataError>(labels.defined() || !options.has("--grads"), input_path,
+                     ": has no 'labels', which --grads needs");
+  const bool with_images = model.media_token() >= 0;
+  PackedBatch batch =
+      models::from_rows(ids, mask, labels, with_images ? images : at::Tensor(), !packed);
+  // transformers gives padded places the position before the first.
+  if (batch.attended.defined() && model.decoder().spec().positions == models::Positions::learned)
+    batch.positions.masked_fill_(batch.attended.logical_not(), -1)
+        .clamp_min_(-model.decoder().spec().position_offset);
+
+  models::InputOptions how;
+  how.device = loaded.device;
+  how.dtype = loaded.dtype;
+  const auto input = models::prepare(model, batch, how);
+  Outputs outputs;
+  {
+    const at::AutoGradMode grad_off(false);
+    models::Stages stages;
+    const bool with_stages = options.has("--stages");
+    at::Tensor logits =
+        models::all_logits(model, input, with_stages ? &stages : nullptr).to(at::kFloat);
+    const std::int64_t vocabulary = logits.size(1);
+    if (packed)
+      logits = at::zeros({ids.numel(), vocabulary}, logits.options())
+                   .index_put_({mask.ne(0).reshape({-1}).to(logits.device())}, logits);
+    outputs.add("logits", logits.view({ids.size(0), ids.size(1), vocabulary}));
+    if (with_stages)
+      add_stages(stages, ids.size(0), images.defined() ? images.size(1) : 0, outputs);
+  }
+  if (labels.defined()) {
+    const at::AutoGradMode grad(options.has("--grads"));
+    const at::Tensor loss = std::get<0>(models::training_loss(model, input));
+    outputs.add("loss", loss.reshape({1}));
+    if (options.has("--grads")) {
+      loss.backward();
+      add_gradients(loaded, outputs);
+    }
+    std::cout << "loss " << loss.item<float>() << "\n";
+  }
+  outputs.write(output_path);
+  return Exit::done;
+}
+
+}  // namespace
+
+const Command kForwardCommand{
+    .name = "forward",
+    .summary = "numbers of one forward pass, to compare with a reference",
+    .help = kHelp,
+    .run = run,
+};
+
+}  // namespace floe::cli

@@ -1,0 +1,366 @@
+#include "floe/generation/generate.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "floe/cli/loaded_model.h"
+#include "floe/cli/options.h"
+#include "floe/cli/stop_signals.h"
+#include "floe/image/transform.h"
+#include "floe/io/file/file.h"
+#include "floe/io/file/json_text.h"
+#include "floe/io/tensors/open_tensors.h"
+#include "floe/models/flamingo/exported_flamingo.h"
+#include "floe/models/flamingo/flamingo.h"
+
+namespace floe::cli {
+
+namespace {
+
+// The prompts of `floe generate`: ids or text, images from a file of tensors or from pictures.
+
+// "1,2,3" → ids; throws ConfigError that names the option.
+std::vector<std::int64_t> parse_ids(const std::string& text, const std::string& option);
+
+// Throws ConfigError for options of prompts that are missing or do not go together.
+void require_prompts(const Options& options);
+
+// By --ids and --images, or by --prompt and --image; --pad-id names what to leave out at the start of
+// --ids. Throws ConfigError for what does not go together and DataError for files.
+std::vector<models::Prompt> read_prompts(const Options& options, const LoadedModel& loaded);
+
+constexpr std::int64_t kMostImageBytes = std::int64_t{1} << 30;
+
+// [1, 3, side, side], as training makes it.
+at::Tensor read_picture(const std::string& path, std::int64_t side) {
+  const std::string bytes = read_text(path, kMostImageBytes);
+  try {
+    const image::Image picture = image::decode(std::as_bytes(std::span(bytes)));
+    const image::Transform transform({.size = static_cast<int>(side)});
+    std::vector<std::uint8_t> crop(transform.crop_bytes());
+    transform.crop(picture, crop.data());
+    at::Tensor pixels = at::empty({1, 3, side, side});
+    transform.normalise(crop.data(), pixels.mutable_data_ptr<float>(), /*flip=*/false);
+    return pixels;
+  } catch (const DataError& error) {
+    throw DataError(str(path, ": ", error.what()));
+  }
+}
+
+// Row r of the file belongs to prompt r.
+void add_tensor_images(const std::string& path, std::vector<models::Prompt>& prompts) {
+  const at::Tensor images = read_image_tensors(*open_tensors(path), path);
+  require<DataError>(images.defined(), path, ": needs 'vision_x' (float) or 'vision_x_i8'");
+  const auto rows = static_cast<std::int64_t>(prompts.size());
+  require<ConfigError>(images.size(0) == rows, "generate: ", path, " has images for ",
+                       images.size(0), " rows, but there are ", rows,
+                       " prompts; give one --ids for each row");
+  for (std::int64_t row = 0; row < rows; ++row)
+    prompts[static_cast<std::size_t>(row)].images = images[row];
+}
+
+// One prompt gets all pictures; several get one for each of their <image>, in order.
+void add_pictures(const std::vector<std::string>& paths, const LoadedModel& loaded,
+                  std::vector<models::Prompt>& prompts) {
+  const models::LanguageModel& model = *loaded.built.model;
+  require<ConfigError>(model.media_token() >= 0 || paths.empty(),
+                       "generate: --image has no use, the model takes no images");
+  if (paths.empty()) return;
+  std::vector<std::size_t> counts;
+  for (const models::Prompt& prompt : prompts)
+    counts.push_back(static_cast<std::size_t>(
+        std::count(prompt.ids.begin(), prompt.ids.end(), model.media_token())));
+  if (prompts.size() == 1) counts = {paths.size()};
+  std::size_t needed = 0;
+  for (const std::size_t count : counts) needed += count;
+  require<ConfigError>(needed == paths.size(), "generate: ", prompts.size(), " prompts have ",
+                       needed, " <image> together, but there are ", paths.size(),
+                       " images; give one --image for each <image>, in order");
+  auto path = paths.begin();
+  for (std::size_t p = 0; p < prompts.size(); ++p) {
+    std::vector<at::Tensor> pictures;
+    for (std::size_t i = 0; i < counts[p]; ++i)
+      pictures.push_back(read_picture(*path++, model.image_size()));
+    if (!pictures.empty()) prompts[p].images = at::cat(pictures);
+  }
+}
+
+std::vector<std::int64_t> parse_ids(const std::string& text, const std::string& option) {
+  std::vector<std::int64_t> ids;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto skip_spaces = [&] {
+    while (at < end && *at == ' ') ++at;
+  };
+  for (;;) {
+    skip_spaces();
+    std::int64_t id = 0;
+    const auto [behind, error] = std::from_chars(at, end, id);
+    at = behind;
+    skip_spaces();
+    require<ConfigError>(error == std::errc() && id >= 0 && (at == end || *at == ','),
+                         "generate: ", option, " is '", text,
+                         "', but must be token ids such as 1,2,3");
+    ids.push_back(id);
+    if (at == end) return ids;
+    ++at;
+  }
+}
+
+void require_prompts(const Options& options) {
+  const auto rows = options.values("--ids"), texts = options.values("--prompt");
+  require<ConfigError>(rows.empty() != texts.empty(), "generate: give either --ids or --prompt, ",
+                       rows.empty() ? "and at least one of them" : "not both");
+  require<ConfigError>(
+      !options.has("--images") || texts.empty(),
+      "generate: --images goes with --ids; with --prompt, name pictures by --image");
+  require<ConfigError>(!options.has("--images") || !options.has("--image"),
+                       "generate: give either --images or --image, not both");
+  require<ConfigError>(!options.has("--pad-id") || texts.empty(),
+                       "generate: --pad-id has no use with --prompt, whose tokens have no padding");
+}
+
+std::vector<models::Prompt> read_prompts(const Options& options, const LoadedModel& loaded) {
+  const auto rows = options.values("--ids"), texts = options.values("--prompt");
+  std::vector<models::Prompt> prompts;
+  const std::int64_t padding = options.integer("--pad-id", -1, 0, INT64_MAX);
+  for (const std::string& row : rows) {
+    std::vector<std::int64_t> ids = parse_ids(row, "--ids");
+    const auto real = std::find_if(ids.begin(), ids.end(), [&](auto id) { return id != padding; });
+    prompts.push_back({{real, ids.end()}, {}});
+  }
+  require<ConfigError>(
+      texts.empty() || loaded.built.tokenizer,
+      "generate: --prompt needs a tokenizer, and the model has none; set 'tokenizer:' "
+      "in its YAML, or give --ids");
+  for (const std::string& text : texts) {
+    const auto ids = loaded.built.tokenizer->encode(text);
+    prompts.push_back({{ids.begin(), ids.end()}, {}});
+  }
+  if (const auto path = options.value("--images"))
+    add_tensor_images(*path, prompts);
+  else
+    add_pictures(options.values("--image"), loaded, prompts);
+  return prompts;
+}
+
+}  // namespace
+
+namespace {
+
+constexpr std::string_view kHelp =
+    R"(usage: floe generate MODEL [key=value] --prompt TEXT [--image FILE ...] [options]
+       floe generate MODEL [key=value] --ids 1,2,3 [--images FILE.safetensors] [options]
+
+Continues text with a model: the tokens that transformers' generate gives, through OpenFlamingo for a
+model with images. Prints the new text (or its ids, without a tokenizer), one line per result.
+
+  --prompt TEXT               text to continue; <image> stands for an image; may repeat
+  --image FILE                JPEG, PNG, WebP or GIF for the next <image>; may repeat
+  --ids IDS                   token ids to continue, such as 1,2,3; may repeat
+  --images FILE               vision_x or vision_x_i8 [prompts, images, 1, 3, H, W] for --ids
+  --pad-id ID                 leave this id out at the start of --ids: it is padding
+
+  --max-new-tokens N          at most so many new tokens (default 20)
+  --min-new-tokens N          no end token before so many (default 0)
+  --eos-id IDS                tokens that end a text, or none (default: <|endofchunk|> for a Flamingo,
+                              else eos_token_id of the language model's files)
+  --repetition-penalty X      above 1: tokens that occurred become less likely (default 1)
+  --no-repeat-ngram-size N    no N tokens in a row twice (default 0: no such rule)
+  --num-return-sequences N    results per prompt (default 1)
+
+  --num-beams N               beam search with N beams (default 1: none)
+  --length-penalty X          score = log-probability / length^X; above 0 favours long texts (default 1)
+  --early-stopping WHEN       true: end with N finished beams; false: when the best open beam is worse
+                              than those; never: when none can get better (default false)
+
+  --sample                    draw tokens instead of taking the most likely
+  --temperature X             below 1: more certain, above 1: more varied (default 1)
+  --top-k N                   draw from the N most likely tokens (default 0: from all)
+  --top-p X                   draw from the most likely that together have this probability (default 1)
+  --seed N                    another seed, other draws (default 0)
+
+  --json                      one JSON object: ids (new ones), sequences (with the prompt), prompt (its
+                              number), scores (beam search, else null), text (with a tokenizer)
+  --dtype fp32|bf16|fp16      type of weights and computation (default fp32)
+  --device cpu|cuda           where to compute (default cpu)
+
+  floe generate runs/demo --prompt '<image>Output:' --image cat.jpg --num-beams 3
+  floe generate runs/demo/checkpoints/step_1000 --prompt '<image>' --image cat.jpg
+  floe generate model.yaml weights=flamingo.pt --ids 1,2,3
+
+MODEL is a run folder (its newest checkpoint is used, and named on stderr), a checkpoint, an exported
+folder, or a YAML: a training configuration or its block 'model:' alone. key=value, ++key=value and
+~key change the configuration; where a run's base files have moved: model.lm=PATH.
+)";
+
+const std::vector<OptionSpec> kOptions{{"--prompt", true, true},
+                                       {"--image", true, true},
+                                       {"--ids", true, true},
+                                       {"--images", true},
+                                       {"--pad-id", true},
+                                       {"--max-new-tokens", true},
+                                       {"--min-new-tokens", true},
+                                       {"--eos-id", true},
+                                       {"--repetition-penalty", true},
+                                       {"--no-repeat-ngram-size", true},
+                                       {"--num-return-sequences", true},
+                                       {"--num-beams", true},
+                                       {"--length-penalty", true},
+                                       {"--early-stopping", true},
+                                       {"--sample"},
+                                       {"--temperature", true},
+                                       {"--top-k", true},
+                                       {"--top-p", true},
+                                       {"--seed", true},
+                                       {"--json"},
+                                       {"--dtype", true},
+                                       {"--device", true}};
+
+constexpr std::int64_t kMost = 1'000'000'000;
+
+models::EarlyStopping early_stopping(const Options& options) {
+  const std::string when = options.value("--early-stopping").value_or("false");
+  if (when == "true") return models::EarlyStopping::yes;
+  if (when == "never") return models::EarlyStopping::never;
+  require<ConfigError>(when == "false", "generate: --early-stopping is '", when,
+                       "', but must be true, false or never");
+  return models::EarlyStopping::no;
+}
+
+models::GenerateOptions read_options(const Options& options) {
+  models::GenerateOptions how;
+  how.max_new_tokens = options.integer("--max-new-tokens", how.max_new_tokens, 1, kMost);
+  how.min_new_tokens = options.integer("--min-new-tokens", how.min_new_tokens, 0, kMost);
+  how.num_beams = options.integer("--num-beams", how.num_beams, 1, 10'000);
+  how.num_return_sequences =
+      options.integer("--num-return-sequences", how.num_return_sequences, 1, 10'000);
+  how.length_penalty = options.number("--length-penalty", how.length_penalty);
+  how.early_stopping = early_stopping(options);
+  how.repetition_penalty = options.number("--repetition-penalty", how.repetition_penalty);
+  how.no_repeat_ngram = options.integer("--no-repeat-ngram-size", how.no_repeat_ngram, 0, kMost);
+  how.sample = options.has("--sample");
+  how.temperature = options.number("--temperature", how.temperature);
+  how.top_k = options.integer("--top-k", how.top_k, 0, kMost);
+  how.top_p = options.number("--top-p", how.top_p);
+  how.seed = static_cast<std::uint64_t>(options.integer("--seed", 0, 0, INT64_MAX));
+  for (const char* name : {"--length-penalty", "--early-stopping"})
+    require<ConfigError>(
+        how.num_beams > 1 || !options.has(name), "generate: ", name,
+        " has no use without beams; set --num-beams to 2 or more, or leave it out");
+  for (const char* name : {"--temperature", "--top-k", "--top-p", "--seed"})
+    require<ConfigError>(how.sample || !options.has(name), "generate: ", name,
+                         " has no use without --sample; add that, or leave it out");
+  how.validate();
+  return how;
+}
+
+// Where transformers takes its defaults from: generation_config.json, or config.json without one.
+struct FileDefaults {
+  std::string file;
+  nlohmann::json values;
+};
+
+FileDefaults file_defaults(const std::string& folder) {
+  std::string file = folder + "/generation_config.json";
+  if (!std::filesystem::exists(file)) file = folder + "/config.json";
+  const bool own = file.ends_with("/config.json");  // may be that of an exported Flamingo
+  nlohmann::json values =
+      own ? nlohmann::json(models::lm_config(folder)) : parse_json(read_text(file, 1 << 24), file);
+  require<DataError>(values.is_object(), file, ": is no JSON object");
+  return {file, std::move(values)};
+}
+
+std::vector<std::int64_t> end_tokens(const FileDefaults& defaults) {
+  const nlohmann::json found = defaults.values.value("eos_token_id", nlohmann::json());
+  if (found.is_null()) return {};
+  std::vector<std::int64_t> ends;
+  for (const nlohmann::json& id : found.is_array() ? found : nlohmann::json::array({found})) {
+    require<DataError>(id.is_number_integer(), defaults.file, ": \"eos_token_id\" is ",
+                       shown(found), ", but must be a token id or a list of them");
+    ends.push_back(id.get<std::int64_t>());
+  }
+  return ends;
+}
+
+std::vector<std::int64_t> end_tokens(const Options& options, const LoadedModel& loaded,
+                                     const FileDefaults& defaults) {
+  if (const auto given = options.value("--eos-id"))
+    return *given == "none" ? std::vector<std::int64_t>{} : parse_ids(*given, "--eos-id");
+  if (const auto* flamingo = dynamic_cast<const models::Flamingo*>(loaded.built.model))
+    return {flamingo->spec().endofchunk_token};
+  return end_tokens(defaults);
+}
+
+std::string text_of(const token::Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
+  return tokenizer.decode(std::vector<std::int32_t>(ids.begin(), ids.end()), /*skip_special=*/true);
+}
+
+void print_json(const std::vector<models::Generated>& generated,
+                const std::vector<models::Prompt>& prompts, const token::Tokenizer* tokenizer) {
+  nlohmann::ordered_json out;
+  for (const char* key : {"ids", "sequences", "prompt", "scores"})
+    out[key] = nlohmann::ordered_json::array();
+  for (const models::Generated& result : generated) {
+    std::vector<std::int64_t> whole = prompts[result.prompt].ids;
+    whole.insert(whole.end(), result.ids.begin(), result.ids.end());
+    out["ids"].push_back(result.ids);
+    out["sequences"].push_back(whole);
+    out["prompt"].push_back(result.prompt);
+    out["scores"].emplace_back(nullptr);
+    if (result.score) out["scores"].back() = *result.score;
+    if (tokenizer) out["text"].push_back(text_of(*tokenizer, result.ids));
+  }
+  std::cout << out.dump() << "\n";
+}
+
+Exit run(const Args& args) {
+  const Options options("generate", args, kOptions);
+  const Words words = split_words(options.words());
+  require<ConfigError>(
+      words.paths.size() == 1,
+      "generate: expected one model (a run folder, a checkpoint, an exported folder "
+      "or a YAML), got ",
+      words.paths.size(), "; 'floe generate --help' shows the options");
+  models::GenerateOptions how = read_options(options);
+  require_prompts(options);
+  const LoadedModel loaded = load_model("generate", words.paths[0], words.changes, options);
+  const FileDefaults defaults = file_defaults(loaded.config.lm);
+  how.eos = end_tokens(options, loaded, defaults);
+  const nlohmann::json use_cache = defaults.values.value("use_cache", nlohmann::json());
+  how.images_of_whole_text = use_cache.is_boolean() && !use_cache.get<bool>();
+  const std::vector<models::Prompt> prompts = read_prompts(options, loaded);
+  const std::atomic<bool>& stop_requested = stop_on_signals();
+  how.on_step = [&](std::int64_t num_new) {
+    require(!stop_requested, "generate: stopped by a signal after ", num_new, " of at most ",
+            how.max_new_tokens, " tokens");
+  };
+  const auto generated =
+      models::generate(*loaded.built.model, prompts, how, loaded.device, loaded.dtype);
+  const token::Tokenizer* tokenizer = loaded.built.tokenizer.get();
+  if (options.has("--json")) {
+    print_json(generated, prompts, tokenizer);
+  } else {
+    for (const models::Generated& result : generated)
+      std::cout << (tokenizer ? text_of(*tokenizer, result.ids) : join(result.ids, ",")) << "\n";
+  }
+  return Exit::done;
+}
+
+}  // namespace
+
+const Command kGenerateCommand{
+    .name = "generate",
+    .summary = "text from a model: greedy, beam search or sampling",
+    .help = kHelp,
+    .run = run,
+};
+
+}  // namespace floe::cli

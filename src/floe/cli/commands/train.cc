@@ -1,0 +1,102 @@
+#include <cstdlib>
+#include <iostream>
+
+#include "floe/cli/command.h"
+#include "floe/cli/options.h"
+#include "floe/cli/stop_signals.h"
+#include "floe/comm/world.h"
+#include "floe/config/codec.h"
+#include "floe/core/log.h"
+#include "floe/launch/launch.h"
+#include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/train/setup/parallelize.h"
+#include "floe/train/trainer.h"
+
+namespace floe::cli {
+namespace {
+
+constexpr std::string_view kUsage =
+    R"(usage: floe train CONFIG... [key=value] [++key=value] [~key] [--print-config]
+
+Trains a model. One process is one rank: start several with floe launch, torchrun, srun or mpirun.
+
+CONFIG is YAML; later files win over earlier ones, the command line over all. strategy=NAME and
+experiment=[NAME, NAME] take strategy/NAME.yaml and experiment/NAME.yaml, looked for beside the
+first CONFIG, in ./configs, then among those that come with floe.
+
+  key=value        sets; lists and blocks are written inline: strategy.units=[DecoderLayer]
+  ++key=value      adds; a block merges with the one that is there
+  ~key             removes: what can be off is off, anything else is back to its default
+  --print-config   every value of the configuration and where it comes from, then stop
+  --reference      the page about all keys, docs/configuration.md, then stop
+
+  floe launch -n 2 -- train my.yaml strategy=full_shard train.steps=1000
+  torchrun --nproc-per-node 8 --no-python floe train my.yaml experiment=[openflamingo_3b]
+
+The run's files are in run.dir/run.name: config.yaml, metrics.jsonl (a line per step), logs/,
+tensorboard/, wandb/, checkpoints/. Started again, the command goes on from the newest valid
+checkpoint. Ctrl-C once (or SIGTERM, SIGHUP) stops after the step under way, with a checkpoint; a
+second Ctrl-C stops now. SIGUSR1 saves and goes on.
+
+Keys:
+)";
+
+constexpr std::string_view kReferenceHead = R"(# Configuration
+
+Every key of `floe train`, from its schema: `floe train --reference` writes this page. How files,
+strategies, experiments and the command line are put together is in [training.md](training.md).
+
+)";
+
+const std::string& help() {
+  static const std::string page =
+      std::string(kUsage) + config::help_text(config::fields_of<train::RunConfig>());
+  return page;
+}
+
+// A launcher that kills the ranks before they are done saving.
+void warn_of_short_grace(double needed_s) {
+  const char* text = std::getenv(comm::kGraceVariable);
+  const char* rank = std::getenv("RANK");
+  const bool first = !rank || std::string_view(rank) == "0";
+  const double given_s = text ? std::atof(text) : 0;
+  if (text && first && given_s < needed_s)
+    log::warn("floe launch ends ranks ", given_s, " s after SIGTERM, before run.stop_grace_s (",
+              needed_s, " s) is over; start it with --grace ", needed_s + 5);
+}
+
+Exit run(const Args& args) {
+  const Options options("train", args, {{"--print-config"}, {"--reference"}});
+  if (options.has("--reference")) {
+    std::cout << kReferenceHead
+              << config::markdown_reference(config::fields_of<train::RunConfig>());
+    return Exit::done;
+  }
+  const auto loaded =
+      train::load_run_config(config::layers_from_arguments(options.words(), own_configs()));
+  if (options.has("--print-config")) {
+    std::cout << config::print_config(loaded.values);
+    return Exit::done;
+  }
+  warn_of_short_grace(loaded.config.run.stop_grace_s);
+  diag::MemoryCounter::install();
+  train::RunSignals& signals = signals_of_a_run();
+  const auto world = train::join_world(loaded.config.dist);
+  return static_cast<Exit>(comm::guarded(*world, [&] {
+    train::Trainer trainer(loaded, world, signals);
+    trainer.run();
+    require(!trainer.stopped(), "stopped by a signal after step ", trainer.step(), " of ",
+            trainer.total_steps());
+  }));
+}
+
+}  // namespace
+
+const Command kTrainCommand{
+    .name = "train",
+    .summary = "train a model, sharded over the ranks",
+    .help = help(),
+    .run = run,
+};
+
+}  // namespace floe::cli

@@ -1,0 +1,218 @@
+#include "floe/data/loader/loader.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+#include "floe/data/loader/loader_setup.h"
+
+namespace floe::data {
+namespace {
+
+// Steps that are made ahead of the one that trains.
+constexpr std::size_t kStepsAhead = 2;
+// Pictures that one task writes: enough that tasks cost nothing, few enough to share them out.
+constexpr std::int64_t kImagesOfTask = 8;
+
+}  // namespace
+
+// A step whose pictures are being written.
+struct Loader::Making {
+  Step step;
+  std::vector<PendingBatch> batches;
+  std::vector<std::shared_ptr<const SourceState>> after;
+  std::atomic<std::int64_t> tasks_left{0};
+  std::exception_ptr failure;  // while writing
+  bool is_ready = false;       // under the loader's lock
+};
+
+nlohmann::json LoaderState::save() const {
+  nlohmann::json saved{{"format", 1},     {"rank", rank_},   {"world", world_},
+                       {"epoch", epoch_}, {"index", index_}, {"sources", nlohmann::json::array()}};
+  for (const auto& source : sources_) saved["sources"].push_back(source->save());
+  return saved;
+}
+
+OtherData::OtherData(const std::string& key, const std::string& before, const std::string& now)
+    : ConfigError(
+          str(key, " was ", before, " when the checkpoint was made and is ", now,
+              " now; set it back, or set run.resume_data=restart to begin the data anew with "
+              "weights, optimizer and step kept")) {}
+
+std::string report_of(const std::vector<std::pair<std::string, Counts>>& counts) {
+  std::vector<std::string> lines;
+  for (const auto& [name, each] : counts)
+    if (each.samples || each.shards) lines.push_back(str(name, ": ", each.text()));
+  return join(lines, "\n");
+}
+
+Loader::Loader(const DataConfig& config, LoaderContext context)
+    : Loader(config, std::move(context), {}) {}
+
+Loader::Loader(const DataConfig& config, LoaderContext context,
+               std::span<const nlohmann::json> saved)
+    : context_(std::move(context)),
+      transform_(context_.transform),
+      pool_(static_cast<int>(config.threads)) {
+  const std::function<void()> changed = [this] { advance(); };
+  LoaderParts parts = make_sources({config, context_, transform_, pool_, changed}, saved);
+  steps_per_epoch_ = parts.steps_per_epoch;
+  fingerprint_ = parts.fingerprint;
+  digest_ = parts.digest;
+  next_epoch_ = parts.epoch;
+  next_index_ = parts.index;
+  sources_ = std::move(parts.sources);
+  names_ = std::move(parts.names);
+  waiting_.resize(sources_.size());
+  given_.rank_ = context_.rank;
+  given_.world_ = context_.world;
+  given_.epoch_ = next_epoch_;
+  given_.index_ = next_index_;
+  for (const auto& source : sources_) given_.sources_.push_back(source->initial_state());
+  for (const auto& source : sources_) source->start();
+  advance();
+}
+
+Loader::~Loader() {
+  pool_.stop();
+  for (const auto& source : sources_) source->stop();
+  for (const auto& [name, counts] : counts())
+    if (counts.num_damaged() || counts.bad_shards) log::warn("data.", name, ": ", counts.text());
+}
+
+// Makes steps as long as every source has a batch and not too many steps wait. Any thread.
+void Loader::advance() {
+  const std::lock_guard lock(mutex_);
+  try {
+    while (!failure_ && making_.size() < kStepsAhead) {
+      for (std::size_t i = 0; i < sources_.size(); ++i)
+        if (!waiting_[i] && !(waiting_[i] = sources_[i]->try_next())) return;
+      auto making = std::make_shared<Making>();
+      Step& step = making->step;
+      step.epoch = next_epoch_;
+      step.index = next_index_++;
+      for (auto& waiting : waiting_) {
+        for (PendingBatch& pending : waiting->batches)
+          making->batches.push_back(std::move(pending));
+        making->after.push_back(std::move(waiting->after));
+        step.ends_epoch = waiting->ends_epoch;
+        waiting.reset();
+      }
+      if (step.ends_epoch) {
+        ++next_epoch_;
+        next_index_ = 0;
+      }
+      fill(making);
+      making_.push_back(std::move(making));
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+    ready_.notify_all();
+  }
+}
+
+// With the lock: gives the pictures their places and has them written.
+void Loader::fill(const std::shared_ptr<Making>& making) {
+  ImageShape& shape = making->step.shape;
+  for (PendingBatch& pending : making->batches) {
+    pending.batch.first_image = shape.num_images;
+    const std::int64_t before = shape.num_images;
+    if (pending.shape.num_images) {
+      require<DataError>(
+          !before || (shape.height == pending.shape.height && shape.width == pending.shape.width),
+          "data: the sources of a step have pictures of ", shape.width, "x", shape.height,
+          " and of ", pending.shape.width, "x", pending.shape.height);
+      shape = pending.shape;
+    }
+    shape.num_images = before + pending.shape.num_images;
+  }
+  if (!shape.num_images) return finish(*making);
+
+  making->step.images = context_.allocate(shape);
+  float* const first = making->step.images->data();
+  std::vector<TaskPool::Task> tasks;
+  for (const PendingBatch& pending : making->batches)
+    for (std::int64_t begin = 0; begin < pending.batch.num_images(); begin += kImagesOfTask)
+      tasks.push_back([this, making, &pending, begin, first] {
+        const std::int64_t numel = making->step.shape.numel_each();
+        const std::int64_t end = std::min(begin + kImagesOfTask, pending.batch.num_images());
+        try {
+          for (std::int64_t i = begin; i < end; ++i)
+            pending.write_image(i, first + (pending.batch.first_image + i) * numel);
+        } catch (...) {
+          const std::lock_guard lock(mutex_);
+          making->failure = std::current_exception();
+        }
+        if (making->tasks_left.fetch_sub(1) > 1) return;
+        const std::lock_guard lock(mutex_);
+        finish(*making);
+      });
+  making->tasks_left = static_cast<std::int64_t>(tasks.size());
+  for (TaskPool::Task& task : tasks) pool_.submit(std::move(task), /*urgent=*/true);
+}
+
+// With the lock: the step can be given.
+void Loader::finish(Making& making) {
+  for (PendingBatch& pending : making.batches) {
+    making.step.batches.push_back(std::move(pending.batch));
+    pending.written();
+  }
+  making.batches.clear();
+  making.is_ready = true;
+  ready_.notify_all();
+}
+
+Step Loader::next() {
+  std::shared_ptr<Making> making;
+  {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock,
+                [&] { return making_.empty() ? failure_ != nullptr : making_.front()->is_ready; });
+    if (making_.empty()) std::rethrow_exception(failure_);
+    making = std::move(making_.front());
+    making_.pop_front();
+    if (making->failure) {
+      failure_ = making->failure;
+      making_.clear();
+      std::rethrow_exception(failure_);
+    }
+    const Step& step = making->step;
+    given_.sources_ = std::move(making->after);
+    given_.epoch_ = step.epoch + step.ends_epoch;
+    given_.index_ = step.ends_epoch ? 0 : step.index + 1;
+  }
+  advance();
+  if (making->step.ends_epoch && context_.rank == 0) {
+    const std::string text = report();
+    log::info("data: epoch ", making->step.epoch, " is over",
+              text.empty()         ? ""
+              : context_.world > 1 ? ". Of rank 0: "
+                                   : ". ",
+              text);
+  }
+  return std::move(making->step);
+}
+
+LoaderState Loader::state() const {
+  const std::lock_guard lock(mutex_);
+  return given_;
+}
+
+std::vector<std::pair<std::string, Counts>> Loader::counts() const {
+  const LoaderState at = state();
+  std::vector<std::pair<std::string, Counts>> counts;
+  for (std::size_t i = 0; i < names_.size(); ++i)
+    counts.emplace_back(names_[i], at.sources_[i]->counts());
+  return counts;
+}
+
+std::string Loader::report() const { return report_of(counts()); }
+
+std::vector<SourceUsage> Loader::usage() const {
+  std::vector<SourceUsage> usage;
+  for (const auto& source : sources_) usage.push_back(source->usage());
+  return usage;
+}
+
+}  // namespace floe::data

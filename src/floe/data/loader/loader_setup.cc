@@ -1,0 +1,370 @@
+#include "floe/data/loader/loader_setup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "floe/core/error.h"
+#include "floe/core/hash.h"
+#include "floe/core/log.h"
+#include "floe/core/str.h"
+#include "floe/data/loader/epoch_rest.h"
+#include "floe/data/loader/prepared_batches.h"
+#include "floe/data/sources/source_plan.h"
+#include "floe/data/stream/stream_codec.h"
+
+namespace floe::data {
+namespace {
+
+using nlohmann::json;
+
+// What a worker may be ahead, beside the batch that is being filled.
+constexpr std::int64_t kQueueBytes = 256 * kMiB;
+constexpr std::int64_t kQueuedOfThread = 4, kQueuedDocuments = 32;
+
+std::int64_t num_of(const auto& items) { return static_cast<std::int64_t>(items.size()); }
+
+// Shards can be weighed by naming them twice, but that is seldom meant.
+void warn_of_repeats(const SourcePlan& plan) {
+  std::vector<std::string> names = plan.shards;
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end())
+    log::warn(plan.shards_key, " names '", *twice,
+              "' more than once, so its samples come more often than others");
+}
+
+// Every stream must have a shard of its own.
+std::vector<SourcePlan> plans_of(const LoaderSetup& setup) {
+  const DataConfig& config = setup.config;
+  std::vector<SourcePlan> plans = source_plans(config, setup.context, setup.transform);
+  const std::int64_t streams = setup.context.world * config.workers;
+  for (const SourcePlan& plan : plans) {
+    if (setup.context.rank == 0) warn_of_repeats(plan);
+    require<ConfigError>(
+        config.resampled || static_cast<std::int64_t>(plan.shards.size()) >= streams,
+        plan.shards_key, " names ", counted(num_of(plan.shards), "shard"), ", too few for ",
+        counted(setup.context.world, "rank"), " with ", counted(config.workers, "worker"),
+        " each; give more, lower data.workers, or set data.resampled");
+  }
+  return plans;
+}
+
+// ------------------------------------------------------------------------------------- identities
+
+// For whom the shards of a source were dealt, and what they were.
+struct Deal {
+  std::int64_t rank = 0, world = 1, workers = 1;
+  std::uint64_t seed = 0;
+  Rules rules = Rules::openflamingo;
+  bool resampled = false;
+  std::uint64_t num_shards = 0;
+  // Of the shards' names. One is enough to know them again: absolute names, and those seen from the
+  // working directory (also with ./ in front), by which a folder that was moved keeps its data.
+  std::vector<std::uint64_t> digests;
+  std::string shards;  // as the configuration names them; empty: it was not kept
+  std::int64_t per_batch = 0;
+
+  bool has_shards_of(const Deal& o) const {
+    return num_shards == o.num_shards &&
+           std::find_first_of(digests.begin(), digests.end(), o.digests.begin(), o.digests.end()) !=
+               digests.end();
+  }
+  // Streams that were dealt the same way can go on as they are.
+  bool deals_like(const Deal& o) const { return world == o.world && workers == o.workers; }
+};
+
+const char* name_of(Rules rules) {
+  return rules == Rules::corrected ? "corrected" : "openflamingo";
+}
+
+// The digests of Deal.
+std::vector<std::uint64_t> digests_of(const std::vector<std::string>& shards) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  const fs::path here = fs::current_path(failed);
+  Hash64 as_given, absolute, relative, dotted;
+  for (const std::string& shard : shards) {
+    as_given.add(shard);
+    const bool is_file = !shard.starts_with("pipe:") && !failed;
+    const fs::path whole = is_file ? (here / shard).lexically_normal() : fs::path(shard);
+    absolute.add(whole.string());
+    const std::string seen = is_file ? whole.lexically_relative(here).string() : shard;
+    relative.add(seen);
+    dotted.add(is_file ? "./" + seen : shard);
+  }
+  return {as_given.value(), absolute.value(), relative.value(), dotted.value()};
+}
+
+Deal deal_of(const SourcePlan& plan, const LoaderSetup& setup) {
+  return {setup.context.rank, setup.context.world,    setup.config.workers, setup.context.seed,
+          setup.config.rules, setup.config.resampled, plan.shards.size(),   digests_of(plan.shards),
+          plan.shards_text,   plan.per_batch};
+}
+
+json save(const Deal& deal, SourceId id) {
+  return {{"source", name_of(id)},       {"rank", deal.rank},
+          {"world", deal.world},         {"workers", deal.workers},
+          {"seed", deal.seed},           {"rules", name_of(deal.rules)},
+          {"resampled", deal.resampled}, {"num_shards", deal.num_shards},
+          {"digests", deal.digests},     {"shards", deal.shards},
+          {"per_batch", deal.per_batch}};
+}
+
+Deal load_deal(const json& saved) {
+  Deal deal;
+  deal.rank = get<std::int64_t>(saved, "rank");
+  deal.world = get<std::int64_t>(saved, "world");
+  deal.workers = get<std::int64_t>(saved, "workers");
+  deal.seed = get<std::uint64_t>(saved, "seed");
+  deal.rules =
+      get<std::string>(saved, "rules") == "corrected" ? Rules::corrected : Rules::openflamingo;
+  deal.resampled = get<bool>(saved, "resampled");
+  deal.num_shards = get<std::uint64_t>(saved, "num_shards");
+  if (saved.contains("digest")) {  // of the names as they were written
+    deal.digests = {get<std::uint64_t>(saved, "digest")};
+  } else {
+    const json digests = get<json>(saved, "digests");
+    require<DataError>(digests.is_array(), "loader state: 'digests' is no list");
+    for (const json& digest : digests) {
+      require<DataError>(digest.is_number_unsigned(), "loader state: 'digests' has no numbers");
+      deal.digests.push_back(digest.get<std::uint64_t>());
+    }
+    deal.shards = get<std::string>(saved, "shards");
+  }
+  deal.per_batch = get<std::int64_t>(saved, "per_batch");
+  return deal;
+}
+
+std::vector<StreamSetup> setups_of(const Deal& deal, SourceId id, const ShuffleConfig& shuffle) {
+  const std::uint64_t base =
+      loader_base_seeds(deal.seed, deal.rank, static_cast<std::size_t>(id) + 1).back();
+  std::vector<StreamSetup> setups;
+  for (std::int64_t worker = 0; worker < deal.workers; ++worker) {
+    StreamSetup& setup = setups.emplace_back();
+    setup.shards = {
+        static_cast<std::int64_t>(deal.num_shards),    deal.seed,  worker_seed(base, worker),
+        {deal.rank, deal.world, worker, deal.workers}, deal.rules, deal.resampled};
+    setup.shuffle = {static_cast<std::size_t>(shuffle.samples),
+                     static_cast<std::size_t>(shuffle.initial),
+                     std::max<std::int64_t>(1, shuffle.memory.bytes / deal.workers)};
+    setup.shuffle_seed = Hash64().add("shuffle").add(setup.shards.worker_seed).value();
+  }
+  return setups;
+}
+
+// ------------------------------------------------------------------------------------ saved states
+
+// What the ranks of a run saved about one source.
+struct SavedSource {
+  std::vector<Deal> deals;                        // of each rank
+  std::vector<std::vector<StreamState>> streams;  // of each rank
+};
+
+struct SavedRun {
+  std::int64_t epoch = 0, index = 0;
+  std::vector<SavedSource> sources;  // as the plans
+};
+
+std::string shards_text(const Deal& deal) {
+  return str(deal.shards.empty() ? "" : str("'", deal.shards, "', "),
+             counted(static_cast<std::int64_t>(deal.num_shards), "shard"));
+}
+
+// Throws OtherData with the first thing by which the data was another.
+void require_same(const Deal& before, const Deal& now, const SourcePlan& plan) {
+  const auto check = [](const char* key, const auto& was, const auto& is) {
+    if (str(was) != str(is)) throw OtherData(key, str(was), str(is));
+  };
+  if (!before.has_shards_of(now))
+    throw OtherData(plan.shards_key, shards_text(before), shards_text(now));
+  check("data.rules", name_of(before.rules), name_of(now.rules));
+  check("data.resampled", before.resampled ? "true" : "false", now.resampled ? "true" : "false");
+  check("run.seed", before.seed, now.seed);
+}
+
+SavedSource load_source(std::span<const json> saved, std::size_t number, const SourcePlan& plan,
+                        const ShuffleConfig& shuffle, const Deal& ours) {
+  SavedSource source;
+  for (std::size_t rank = 0; rank < saved.size(); ++rank) {
+    const json all = get<json>(saved[rank], "sources");
+    const json& own = all[number];
+    const Deal& deal = source.deals.emplace_back(load_deal(own));
+    require_same(deal, ours, plan);
+    require<DataError>(deal.rank == static_cast<std::int64_t>(rank) &&
+                           deal.world == static_cast<std::int64_t>(saved.size()),
+                       "loader state: the state of rank ", deal.rank, " of ", deal.world,
+                       " was given as that of rank ", rank, " of ", saved.size());
+    const json streams = get<json>(own, "streams");
+    require<DataError>(streams.is_array() && !streams.empty() &&
+                           static_cast<std::int64_t>(streams.size()) == deal.workers,
+                       "loader state: it does not have one stream per worker");
+    const auto setups = setups_of(deal, plan.id, shuffle);
+    auto& loaded = source.streams.emplace_back();
+    for (std::size_t i = 0; i < setups.size(); ++i)
+      loaded.push_back(StreamState::load(streams[i], setups[i]));
+  }
+  return source;
+}
+
+SavedRun load_run(std::span<const json> saved, const std::vector<SourcePlan>& plans,
+                  const LoaderSetup& setup) {
+  SavedRun run;
+  run.epoch = get<std::int64_t>(saved[0], "epoch");
+  run.index = get<std::int64_t>(saved[0], "index");
+  for (const json& rank : saved)
+    require<DataError>(get<std::int64_t>(rank, "format") == 1 &&
+                           get<std::int64_t>(rank, "epoch") == run.epoch &&
+                           get<std::int64_t>(rank, "index") == run.index,
+                       "loader state: the ranks' states are not of one step");
+  std::vector<std::string> names;
+  for (const SourcePlan& plan : plans) names.emplace_back(name_of(plan.id));
+  for (const json& rank : saved)
+    if (const std::string before = sources_text(get<json>(rank, "sources")); before != join(names))
+      throw OtherData("data", before, join(names));
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    run.sources.push_back(
+        load_source(saved, i, plans[i], setup.config.shuffle, deal_of(plans[i], setup)));
+  return run;
+}
+
+// ------------------------------------------------------------------------------------- beginnings
+
+// Where each source and its streams begin.
+struct Beginning {
+  std::int64_t epoch = 0, index = 0;
+  std::vector<std::vector<StreamState>> streams;  // by source, by worker
+};
+
+Beginning at_start(const std::vector<std::vector<StreamSetup>>& setups) {
+  Beginning beginning;
+  for (const auto& source : setups) {
+    auto& streams = beginning.streams.emplace_back();
+    for (const StreamSetup& setup : source) streams.emplace_back(setup, 0);
+  }
+  return beginning;
+}
+
+// Steps of the epoch that remain on this world after `done` steps of another.
+std::int64_t steps_left(const SavedRun& run, const std::vector<SourcePlan>& plans,
+                        const LoaderSetup& setup) {
+  std::int64_t left = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const Deal& before = run.sources[i].deals.front();
+    const std::int64_t done = run.index * before.per_batch * before.world;
+    const std::int64_t samples = std::max<std::int64_t>(0, *plans[i].samples_per_epoch - done);
+    left = std::max(left, ceil_div(samples, plans[i].per_batch * setup.context.world));
+  }
+  return round_up(left, setup.config.workers);
+}
+
+Beginning dealt_anew(const SavedRun& run, const std::vector<SourcePlan>& plans,
+                     const std::vector<std::vector<StreamSetup>>& setups,
+                     std::optional<std::int64_t> steps_per_epoch, const LoaderSetup& setup) {
+  const std::int64_t workers = setup.config.workers;
+  Beginning beginning{run.epoch, run.index / workers * workers, {}};
+  if (steps_per_epoch)
+    beginning.index = std::max<std::int64_t>(0, *steps_per_epoch - steps_left(run, plans, setup));
+  const bool epoch_is_over = steps_per_epoch && beginning.index == *steps_per_epoch;
+  if (epoch_is_over) beginning = {run.epoch + 1, 0, {}};
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const Deal& before = run.sources[i].deals.front();
+    std::vector<StreamState> old;
+    for (const auto& rank : run.sources[i].streams) old.insert(old.end(), rank.begin(), rank.end());
+    const EpochRest rest = rest_of(old);
+    const bool is_fresh = epoch_is_over || run.index == 0;
+    auto& streams = beginning.streams.emplace_back();
+    for (std::int64_t worker = 0; worker < workers; ++worker) {
+      const StreamSetup& own = setups[i][static_cast<std::size_t>(worker)];
+      // As the reader's split: ranks first, then workers.
+      const std::int64_t number = setup.context.rank + worker * setup.context.world;
+      streams.push_back(is_fresh ? StreamState(own, static_cast<std::uint64_t>(beginning.epoch))
+                                 : deal(rest, own, number, setup.context.world * workers,
+                                        beginning.index / workers));
+    }
+    log::info("data.", name_of(plans[i].id), ": saved by ", counted(before.world, "rank"), " with ",
+              counted(before.workers, "worker"), ", resumed by ",
+              counted(setup.context.world, "rank"), " with ", counted(workers, "worker"),
+              before.per_batch == plans[i].per_batch
+                  ? std::string()
+                  : str(" and batches of ", plans[i].per_batch, " instead of ", before.per_batch),
+              is_fresh ? std::string(": a new epoch begins, dealt to them")
+                       : str(": what is left of epoch ", run.epoch, " (", rest.text(),
+                             ") is dealt anew; nothing is lost or repeated"));
+  }
+  return beginning;
+}
+
+Beginning where_saved(std::span<const json> saved, const std::vector<SourcePlan>& plans,
+                      const std::vector<std::vector<StreamSetup>>& setups,
+                      std::optional<std::int64_t> steps_per_epoch, const LoaderSetup& setup) {
+  SavedRun run = load_run(saved, plans, setup);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const Deal& before = run.sources[i].deals.front();
+    // Streams count an epoch in batches, so with others they have to begin anew inside of it.
+    const bool counts_alike = !steps_per_epoch || before.per_batch == plans[i].per_batch;
+    if (!counts_alike || !before.deals_like(deal_of(plans[i], setup)))
+      return dealt_anew(run, plans, setups, steps_per_epoch, setup);
+    if (before.per_batch != plans[i].per_batch)
+      log::info("data.", name_of(plans[i].id), ": batches of ", plans[i].per_batch, " instead of ",
+                before.per_batch, " from here on; the samples go on where they were");
+  }
+  Beginning beginning{run.epoch, run.index, {}};
+  for (SavedSource& source : run.sources)
+    beginning.streams.push_back(
+        std::move(source.streams[static_cast<std::size_t>(setup.context.rank)]));
+  return beginning;
+}
+
+}  // namespace
+
+std::string sources_text(const json& sources) {
+  require<DataError>(sources.is_array(), "loader state: 'sources' is no list");
+  std::vector<std::string> names;
+  for (const json& source : sources) names.push_back(get<std::string>(source, "source"));
+  return join(names);
+}
+
+LoaderParts make_sources(const LoaderSetup& setup, std::span<const json> saved) {
+  const DataConfig& config = setup.config;
+  require<ConfigError>(!config.sources().empty(), "data: no source is set; set one of ",
+                       "data.laion.shards, data.mmc4.shards, data.text.files and data.batches");
+  if (config.batches) return make_prepared(*config.batches, setup, saved);
+
+  LoaderParts parts;
+  parts.steps_per_epoch = batches_per_epoch(config, setup.context.world);
+  const std::vector<SourcePlan> plans = plans_of(setup);
+  std::vector<std::vector<StreamSetup>> setups;
+  for (const SourcePlan& plan : plans)
+    setups.push_back(setups_of(deal_of(plan, setup), plan.id, config.shuffle));
+  Beginning beginning = saved.empty()
+                            ? at_start(setups)
+                            : where_saved(saved, plans, setups, parts.steps_per_epoch, setup);
+  parts.epoch = beginning.epoch;
+  parts.index = beginning.index;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const SourcePlan& plan = plans[i];
+    SampleSourceOptions options;
+    options.id = plan.id;
+    options.image_slots = plan.image_slots;
+    options.setups = setups[i];
+    options.starts = std::move(beginning.streams[i]);
+    options.rule = plan.rule;
+    if (parts.steps_per_epoch)
+      options.rule.batches_per_epoch = *parts.steps_per_epoch / config.workers;
+    options.reader = {std::make_shared<const std::vector<std::string>>(plan.shards), config.rules,
+                      plan.open, nullptr};
+    options.maker = plan.maker;
+    options.transform = &setup.transform;
+    options.queue_samples = (plan.rule.samples ? plan.rule.samples : kQueuedDocuments) +
+                            kQueuedOfThread * config.threads;
+    options.queue_bytes = kQueueBytes;
+    options.identity = save(deal_of(plan, setup), plan.id);
+    parts.names.emplace_back(name_of(plan.id));
+    parts.sources.push_back(
+        std::make_unique<SampleSource>(std::move(options), setup.pool, setup.changed));
+  }
+  return parts;
+}
+
+}  // namespace floe::data

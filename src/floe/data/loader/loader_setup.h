@@ -1,0 +1,41 @@
+// From the block `data:` to the sources of a loader, at the beginning or where a run was saved.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "floe/data/loader/loader.h"
+
+namespace floe::data {
+
+struct LoaderParts {
+  std::vector<std::string> names;
+  std::vector<std::unique_ptr<Source>> sources;
+  std::optional<std::int64_t> steps_per_epoch;
+  std::uint64_t fingerprint = 0;      // see Loader::fingerprint
+  std::uint64_t digest = 0;           // see Loader::digest
+  std::int64_t epoch = 0, index = 0;  // of the first step
+};
+
+// What the sources keep references to.
+struct LoaderSetup {
+  const DataConfig& config;
+  const LoaderContext& context;
+  const image::Transform& transform;
+  TaskPool& pool;
+  std::function<void()> changed;
+};
+
+// "laion, mmc4": of a saved state.
+std::string sources_text(const nlohmann::json& sources);
+
+// `saved` is empty at the beginning. Throws ConfigError and DataError as the constructors of Loader.
+LoaderParts make_sources(const LoaderSetup& setup, std::span<const nlohmann::json> saved);
+
+}  // namespace floe::data

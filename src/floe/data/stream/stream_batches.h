@@ -1,0 +1,88 @@
+// Batches of one stream: takes its samples in order, makes the draws, and keeps the state that belongs
+// to each batch. Everything that depends on the order of samples happens here and nowhere else.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "floe/data/stream/stream_reader.h"
+#include "floe/data/stream/stream_state.h"
+
+namespace floe::data {
+
+struct BatchRule {
+  // Who shares a left-right flip.
+  enum class Flips { none, of_batch, of_sample };
+
+  std::int64_t samples = 0;  // of a batch; or, when 0,
+  std::int64_t tokens = 0;   // exactly so many, documents cut where the batch ends
+  Flips flips = Flips::none;
+  std::optional<std::int64_t> batches_per_epoch;  // of this stream
+  double max_bad_fraction = 1;
+};
+
+struct StreamBatch {
+  std::vector<Sample> samples;  // whole ones, or pieces of documents
+  std::vector<char> flips;      // one per sample
+  std::int64_t bytes = 0;       // of ids and crops
+  std::shared_ptr<const StreamState> after;
+};
+
+class StreamBatches {
+ public:
+  // What is told to people as it happens: the reason, and a sentence.
+  using Tell = std::function<void(std::string_view reason, const std::string& sentence)>;
+
+  StreamBatches(StreamSetup setup, StreamState start, BatchRule rule, std::string name, Tell tell);
+
+  // What the reader gave, in its order; `outcome` of samples. Throws DataError when a whole pass does
+  // not fill one batch, or when too much is damaged.
+  void add(const Given& given, Outcome outcome);
+
+  bool has_batch() const { return !ready_.empty(); }
+  // Samples and their bytes in batches that are ready or being filled.
+  std::int64_t num_held() const { return num_held_; }
+  std::int64_t bytes_held() const { return bytes_held_; }
+  // Of these in the batch that is being filled.
+  std::int64_t num_open() const { return static_cast<std::int64_t>(open_.samples.size()); }
+  std::int64_t bytes_open() const { return open_.bytes; }
+  StreamBatch take();
+
+  // True once after the last batch of an epoch: what the reader has given since does not count, and
+  // reading begins anew at state().
+  bool take_epoch_end() { return std::exchange(epoch_ended_, false); }
+  // After the last batch that is ready.
+  const StreamState& state() const { return state_; }
+
+ private:
+  void note(const Given& given);
+  void check_for_use() const;
+  void add_sample(const Given& given, Outcome outcome);
+  void end_pass();
+  void drop(const Dropped& dropped);
+  void put(Sample sample);
+  void add_whole(Sample sample);
+  void add_pieces(const Given& given, Sample sample);
+  void complete();
+
+  StreamSetup setup_;
+  StreamState state_;
+  BatchRule rule_;
+  std::string name_;
+  Tell tell_;
+  StreamBatch open_;
+  std::int64_t open_tokens_ = 0;
+  std::int64_t num_held_ = 0, bytes_held_ = 0;
+  // Of this stream, to notice data without an end and without a usable sample.
+  std::int64_t shards_opened_ = 0, samples_found_ = 0;
+  std::int64_t shards_without_sample_ = 0;  // in a row
+  std::int64_t samples_unused_ = 0;         // in a row
+  std::deque<StreamBatch> ready_;
+  bool epoch_ended_ = false;
+};
+
+}  // namespace floe::data

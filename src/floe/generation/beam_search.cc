@@ -1,0 +1,254 @@
+#include "floe/generation/beam_search.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <unordered_set>
+#include <utility>
+
+#include "floe/core/error.h"
+#include "floe/core/hash.h"
+#include "floe/core/philox.h"
+
+namespace floe::models {
+
+namespace {
+
+// In (0, 1), never an end.
+double uniform(std::uint32_t high, std::uint32_t low) {
+  const std::uint64_t bits = (static_cast<std::uint64_t>(high) << 32 | low) >> 11;
+  return (static_cast<double>(bits) + 0.5) * 0x1p-53;
+}
+
+}  // namespace
+
+// Adding Gumbel noise to log-weights and taking the largest draws without putting back.
+std::vector<std::int64_t> Sampler::draw(std::span<const float> log_weights, std::size_t count,
+                                        std::uint64_t stream, std::uint64_t step) const {
+  require(count <= log_weights.size(), "cannot draw ", count, " of ", log_weights.size());
+  const Philox random(Hash64().add(seed_).add(stream).add(step).value());
+  std::vector<std::pair<double, std::int64_t>> keys;
+  keys.reserve(log_weights.size());
+  for (std::size_t i = 0; i < log_weights.size(); ++i) {
+    double key = log_weights[i];
+    if (std::isfinite(key)) {
+      const auto words = random.block(i / 2);
+      const std::size_t half = i % 2 * 2;
+      key -= std::log(-std::log(uniform(words[half], words[half + 1])));
+    }
+    keys.emplace_back(key, static_cast<std::int64_t>(i));
+  }
+  const auto drawn = keys.begin() + static_cast<std::ptrdiff_t>(count);
+  std::partial_sort(keys.begin(), drawn, keys.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  });
+  std::vector<std::int64_t> places;
+  for (auto key = keys.begin(); key != drawn; ++key) places.push_back(key->second);
+  return places;
+}
+
+namespace {
+
+constexpr float kBarred = -1e9F;
+
+// The places of the `count` largest. By torch, whose order of ties is the reference's.
+std::vector<std::size_t> largest(const std::vector<float>& values, std::int64_t count) {
+  const at::Tensor places = std::get<1>(at::tensor(values).topk(count));
+  const auto* place = places.const_data_ptr<std::int64_t>();
+  return {place, place + count};
+}
+
+float length_divisor(std::int64_t length, double penalty) {
+  return static_cast<float>(std::pow(static_cast<double>(length), penalty));
+}
+
+bool all_finished(const std::vector<BeamSearch::Text>& texts) {
+  return std::all_of(texts.begin(), texts.end(), [](const auto& text) { return text.finished; });
+}
+
+}  // namespace
+
+BeamSearch::BeamSearch(std::int64_t num_prompts, const GenerateOptions& options)
+    : options_(options), sampler_(options.seed) {
+  const auto beams = static_cast<std::size_t>(options.num_beams);
+  Prompt prompt;
+  // All beams begin alike: only the first may be continued in the first step.
+  prompt.open.assign(beams, Text{.score = kBarred});
+  prompt.open[0].score = 0;
+  prompt.finished.assign(beams, Text{.score = kBarred});
+  prompts_.assign(static_cast<std::size_t>(num_prompts), prompt);
+}
+
+const std::vector<BeamSearch::Text>& BeamSearch::finished(std::int64_t prompt) const {
+  return prompts_[static_cast<std::size_t>(prompt)].finished;
+}
+
+bool BeamSearch::ends(std::int64_t token) const {
+  return length_ >= options_.max_new_tokens ||
+         std::find(options_.eos.begin(), options_.eos.end(), token) != options_.eos.end();
+}
+
+BeamSearch::Candidates BeamSearch::best_continuations(const at::Tensor& log_probs) const {
+  const auto num_prompts = static_cast<std::int64_t>(prompts_.size());
+  const std::int64_t vocab = log_probs.size(1);
+  const auto per_beam =
+      std::max<std::int64_t>(2, 1 + static_cast<std::int64_t>(options_.eos.size()));
+  const std::int64_t count = per_beam * options_.num_beams;
+  require<ConfigError>(vocab >= per_beam, "a vocabulary of ", vocab, " is too small for ",
+                       options_.eos.size(), " end tokens");
+  std::vector<float> open;
+  for (const Prompt& prompt : prompts_)
+    for (const Text& beam : prompt.open) open.push_back(beam.score);
+  const at::Tensor totals =
+      (log_probs + at::tensor(open).unsqueeze(1)).view({num_prompts, options_.num_beams * vocab});
+  if (!options_.sample) {
+    const auto [scores, places] = totals.topk(count);
+    return {scores, places};
+  }
+  std::vector<std::int64_t> drawn;
+  const auto width = static_cast<std::size_t>(totals.size(1));
+  for (std::size_t p = 0; p < prompts_.size(); ++p) {
+    const std::span<const float> row(totals.const_data_ptr<float>() + p * width, width);
+    const auto places =
+        sampler_.draw(row, static_cast<std::size_t>(count), p, static_cast<std::uint64_t>(length_));
+    drawn.insert(drawn.end(), places.begin(), places.end());
+  }
+  const at::Tensor places = at::tensor(drawn, at::kLong).view({num_prompts, count});
+  return {totals.gather(1, places), places};
+}
+
+BeamSearch::Next BeamSearch::advance(const at::Tensor& log_probs) {
+  const std::int64_t vocab = log_probs.size(1);
+  const Candidates best = best_continuations(log_probs);
+  const std::int64_t count = best.scores.size(1);
+  ++length_;
+  Next next;
+  bool all_end = true;
+  for (std::size_t p = 0; p < prompts_.size(); ++p) {
+    Prompt& prompt = prompts_[p];
+    const auto first = static_cast<std::int64_t>(p) * options_.num_beams;
+    const auto* score = best.scores.const_data_ptr<float>() + static_cast<std::int64_t>(p) * count;
+    const auto* place =
+        best.places.const_data_ptr<std::int64_t>() + static_cast<std::int64_t>(p) * count;
+    std::vector<Text> candidates;
+    std::vector<float> going_on;  // scores as they count for open beams
+    for (std::int64_t c = 0; c < count; ++c) {
+      Text& text = candidates.emplace_back(prompt.open[static_cast<std::size_t>(place[c] / vocab)]);
+      text.ids.push_back(place[c] % vocab);
+      text.score = score[c];
+      text.finished = ends(text.ids.back());
+      going_on.push_back(score[c] + (text.finished ? kBarred : 0));
+      all_end = all_end && text.finished;
+    }
+    std::vector<Text> open;
+    for (const std::size_t c : largest(going_on, options_.num_beams)) {
+      open.push_back({candidates[c].ids, going_on[c]});
+      next.tokens.push_back(candidates[c].ids.back());
+      next.from.push_back(first + place[c] / vocab);
+    }
+    prompt.open = std::move(open);
+    finish(prompt, candidates);
+    prompt.improvable = prompt.improvable && can_improve(prompt);
+  }
+  const auto improvable = [](const Prompt& prompt) { return prompt.improvable; };
+  const auto full = [](const Prompt& prompt) { return all_finished(prompt.finished); };
+  done_ = all_end || std::none_of(prompts_.begin(), prompts_.end(), improvable) ||
+          (options_.early_stopping == EarlyStopping::yes &&
+           std::all_of(prompts_.begin(), prompts_.end(), full));
+  return next;
+}
+
+void BeamSearch::finish(Prompt& prompt, const std::vector<Text>& candidates) const {
+  const bool full = options_.early_stopping == EarlyStopping::yes && all_finished(prompt.finished);
+  std::vector<Text> merged = prompt.finished;
+  for (std::size_t c = 0; c < candidates.size(); ++c) {
+    Text& text = merged.emplace_back(candidates[c]);
+    // The others only stand by for the open beams.
+    text.finished = text.finished && c < static_cast<std::size_t>(options_.num_beams);
+    text.score /= length_divisor(length_, options_.length_penalty);
+    if (full) text.score += kBarred;
+    if (!prompt.improvable) text.score += kBarred;
+    if (!text.finished) text.score += kBarred;
+  }
+  std::vector<float> scores;
+  for (const Text& text : merged) scores.push_back(text.score);
+  prompt.finished.clear();
+  for (const std::size_t place : largest(scores, options_.num_beams))
+    prompt.finished.push_back(merged[place]);
+}
+
+bool BeamSearch::can_improve(const Prompt& prompt) const {
+  const bool longest_counts =
+      options_.early_stopping == EarlyStopping::never && options_.length_penalty > 0;
+  const std::int64_t length = longest_counts ? options_.max_new_tokens : length_;
+  const float best = prompt.open[0].score / length_divisor(length, options_.length_penalty);
+  const auto by_score = [](const Text& a, const Text& b) { return a.score < b.score; };
+  const float worst =
+      std::min_element(prompt.finished.begin(), prompt.finished.end(), by_score)->score;
+  const auto is_finished = [](const Text& text) { return text.finished; };
+  const bool any_finished =
+      std::any_of(prompt.finished.begin(), prompt.finished.end(), is_finished);
+  return (any_finished && best > worst) || (!all_finished(prompt.finished) && best > kBarred);
+}
+
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+void LogitsRules::apply(at::Tensor& scores, const std::vector<std::vector<std::int64_t>>& texts,
+                        std::int64_t num_new) const {
+  const std::int64_t vocab = scores.size(1);
+  for (std::size_t s = 0; s < texts.size(); ++s) {
+    float* row = scores.mutable_data_ptr<float>() + static_cast<std::int64_t>(s) * vocab;
+    if (options_.repetition_penalty != 1) penalise_repetition(row, texts[s]);
+    if (options_.no_repeat_ngram > 0) forbid_ngrams(row, texts[s]);
+    if (num_new < options_.min_new_tokens)
+      for (const std::int64_t end : options_.eos) row[end] = kNever;
+  }
+  if (!options_.sample) return;
+  if (options_.temperature != 1) scores.div_(options_.temperature);
+  if (options_.top_k > 0) keep_top_k(scores);
+  if (options_.top_p < 1) keep_top_p(scores);
+}
+
+void LogitsRules::penalise_repetition(float* scores, const std::vector<std::int64_t>& text) const {
+  const auto penalty = static_cast<float>(options_.repetition_penalty);
+  const std::unordered_set<std::int64_t> seen(text.begin(), text.end());
+  for (const std::int64_t token : seen)
+    scores[token] = scores[token] < 0 ? scores[token] * penalty : scores[token] / penalty;
+}
+
+void LogitsRules::forbid_ngrams(float* scores, const std::vector<std::int64_t>& text) const {
+  const auto before = static_cast<std::size_t>(options_.no_repeat_ngram - 1);
+  if (text.size() < before) return;
+  const auto tail = text.end() - static_cast<std::ptrdiff_t>(before);
+  for (auto last = text.begin() + static_cast<std::ptrdiff_t>(before); last < text.end(); ++last)
+    if (std::equal(tail, text.end(), last - static_cast<std::ptrdiff_t>(before)))
+      scores[*last] = kNever;
+}
+
+std::int64_t LogitsRules::least_kept() const {
+  if (options_.num_beams == 1) return 1;
+  return std::max<std::int64_t>(2, static_cast<std::int64_t>(options_.eos.size()) + 1);
+}
+
+void LogitsRules::keep_top_k(at::Tensor& scores) const {
+  const std::int64_t k = std::min(std::max(options_.top_k, least_kept()), scores.size(1));
+  const at::Tensor least = std::get<0>(scores.topk(k)).narrow(1, k - 1, 1);
+  scores.masked_fill_(scores.lt(least), kNever);
+}
+
+void LogitsRules::keep_top_p(at::Tensor& scores) const {
+  const auto [rising, index] = scores.sort(/*dim=*/-1, /*descending=*/false);
+  at::Tensor dropped = rising.softmax(-1).cumsum(-1).le(1 - options_.top_p);
+  const std::int64_t kept = std::min(least_kept(), scores.size(1));
+  dropped.narrow(1, scores.size(1) - kept, kept).fill_(false);
+  scores.masked_fill_(dropped.scatter(1, index, dropped), kNever);
+}
+
+}  // namespace floe::models

@@ -1,0 +1,179 @@
+#include "floe/io/file/file.h"
+
+#include <fcntl.h>
+#include <libdeflate.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "floe/core/error.h"
+
+namespace floe {
+
+File::File(std::string path) : path_(std::move(path)) {
+  // Non-blocking, so that a named pipe is refused below instead of waited for.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  require<DataError>(fd_ >= 0, "cannot open '", path_, "': ", std::strerror(errno));
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(fd_);
+    throw DataError(str("'", path_, "' is not a regular file: name a file"));
+  }
+  size_ = status.st_size;
+}
+
+File::~File() { ::close(fd_); }
+
+void File::read_at(std::int64_t offset, std::span<std::byte> out) const {
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = ::pread(fd_, out.data() + done, out.size() - done,
+                                static_cast<off_t>(offset + static_cast<std::int64_t>(done)));
+    if (got < 0 && errno == EINTR) continue;
+    require<DataError>(got >= 0, "cannot read '", path_, "': ", std::strerror(errno));
+    require<DataError>(got > 0, "'", path_, "' ends before byte ",
+                       offset + static_cast<std::int64_t>(out.size()),
+                       ": it is cut off or was changed while it was read; copy it again");
+    done += static_cast<std::size_t>(got);
+  }
+}
+
+std::string read_text(const std::string& path, std::int64_t most_bytes) {
+  const File file(path);
+  require<DataError>(file.size() <= most_bytes, "'", path, "' has ", file.size(),
+                     " bytes, more than the ", most_bytes, " that such a file may have");
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+namespace {
+
+[[noreturn]] void fail(const char* what, const std::string& path) {
+  throw Error(str("cannot ", what, " '", path, "': ", std::strerror(errno)));
+}
+
+// A rename is on disk only when its folder is.
+void sync_folder_of(const std::string& path) {
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail("open the folder", folder);
+  // Some network file systems cannot sync a folder and say EINVAL; the rename still happened.
+  const bool failed = ::fsync(fd) != 0 && errno != EINVAL;
+  ::close(fd);
+  if (failed) fail("sync the folder", folder);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  // Unique among the processes of a machine and the threads of a process.
+  static std::atomic<unsigned> counter{0};
+  temporary_ = str(path_, ".tmp-", ::getpid(), "-", counter++);
+  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("create", temporary_);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+    ::unlink(temporary_.c_str());
+  }
+}
+
+void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) {
+  require(fd_ >= 0, "'", path_, "' was written to after its commit");
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = ::pwrite(fd_, bytes.data() + done, bytes.size() - done,
+                                 static_cast<off_t>(offset + static_cast<std::int64_t>(done)));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write", temporary_);
+    done += static_cast<std::size_t>(put);
+  }
+}
+
+void AtomicFile::commit() {
+  require(fd_ >= 0, "'", path_, "' was committed twice");
+  if (::fsync(fd_) != 0) fail("sync", temporary_);
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename a file to", path_);
+  ::close(std::exchange(fd_, -1));
+  sync_folder_of(path_);
+}
+
+void write_file_atomically(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write_at(0, std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+void check(const std::error_code& error, const char* what, const std::string& path) {
+  require(!error, "cannot ", what, " '", path, "': ", error.message());
+}
+
+}  // namespace
+
+AtomicFolder::AtomicFolder(std::string target, Existing existing)
+    : target_(without_slash(std::move(target))) {
+  std::error_code error;
+  require<ConfigError>(existing == Existing::replace || !fs::exists(target_, error), "'", target_,
+                       "' is there already; name a new folder, or replace it with --force");
+  static std::atomic<unsigned> counter{0};
+  temporary_ = str(target_, ".tmp-", ::getpid(), "-", counter++);
+  fs::create_directories(temporary_, error);
+  check(error, "create the folder", temporary_);
+}
+
+AtomicFolder::~AtomicFolder() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(temporary_, ignored);
+}
+
+void AtomicFolder::commit() {
+  std::error_code error;
+  const std::string old = temporary_ + ".old";
+  const bool replaces = fs::exists(target_, error);
+  if (replaces) {
+    fs::rename(target_, old, error);
+    check(error, "rename", target_);
+  }
+  fs::rename(temporary_, target_, error);
+  check(error, "rename a folder to", target_);
+  committed_ = true;
+  if (replaces) {
+    fs::remove_all(old, error);
+    check(error, "remove", old);
+  }
+}
+
+std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before) {
+  return libdeflate_crc32(before, bytes.data(), bytes.size());
+}
+
+std::uint32_t crc32(std::string_view text, std::uint32_t before) {
+  return crc32(std::as_bytes(std::span(text)), before);
+}
+
+std::uint32_t crc32_joined(std::uint32_t first, std::uint32_t second, std::int64_t second_bytes) {
+  return static_cast<std::uint32_t>(
+      ::crc32_combine64(first, second, static_cast<z_off64_t>(second_bytes)));
+}
+
+}  // namespace floe

@@ -1,0 +1,286 @@
+#include <archive.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "floe/core/error.h"
+#include "floe/io/tar/tar_format.h"
+
+namespace floe {
+namespace {
+
+constexpr std::size_t kBlockBytes = 64 * 1024;  // of compressed data
+
+void drain(TarStream& stream) {
+  std::array<std::byte, 4096> unused;
+  while (stream.read(unused) > 0) {
+  }
+}
+
+class FileStream : public TarStream {
+ public:
+  explicit FileStream(const std::string& path) : path_(path) {
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    require<DataError>(fd_ >= 0, "cannot open shard '", path, "': ", std::strerror(errno));
+    ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
+  }
+  ~FileStream() override { ::close(fd_); }
+  FileStream(const FileStream&) = delete;
+  FileStream& operator=(const FileStream&) = delete;
+
+  std::size_t read(std::span<std::byte> out) override {
+    for (;;) {
+      const ssize_t got = ::read(fd_, out.data(), out.size());
+      if (got >= 0) return static_cast<std::size_t>(got);
+      require<DataError>(errno == EINTR, "cannot read shard '", path_, "': ", std::strerror(errno));
+    }
+  }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+extern "C" char** environ;
+
+class CommandStream : public TarStream {
+ public:
+  explicit CommandStream(std::string command) : command_(std::move(command)) {
+    int ends[2];
+    require(::pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", std::strerror(errno));
+    fd_ = ends[0];
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    const char* words[]{"sh", "-c", command_.c_str(), nullptr};
+    const int error =
+        ::posix_spawn(&child_, "/bin/sh", &actions, nullptr, const_cast<char**>(words), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[1]);
+    if (error != 0) {
+      ::close(fd_);
+      throw DataError(str("cannot start '", command_, "': ", std::strerror(error)));
+    }
+  }
+  ~CommandStream() override {
+    ::close(fd_);
+    if (child_ > 0) {  // left before its end
+      ::kill(child_, SIGTERM);
+      wait();
+    }
+  }
+  CommandStream(const CommandStream&) = delete;
+  CommandStream& operator=(const CommandStream&) = delete;
+
+  std::size_t read(std::span<std::byte> out) override {
+    for (;;) {
+      const ssize_t got = ::read(fd_, out.data(), out.size());
+      if (got > 0) return static_cast<std::size_t>(got);
+      if (got == 0) break;
+      require<DataError>(errno == EINTR, "cannot read from '", command_,
+                         "': ", std::strerror(errno));
+    }
+    if (child_ > 0) {
+      const int status = wait();
+      require<DataError>(!WIFSIGNALED(status), "the command '", command_, "' was ended by signal ",
+                         WTERMSIG(status));
+      require<DataError>(WEXITSTATUS(status) == 0, "the command '", command_,
+                         "' failed with exit status ", WEXITSTATUS(status));
+    }
+    return 0;
+  }
+  void finish() override { drain(*this); }
+
+ private:
+  int wait() {
+    int status = 0;
+    while (::waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+    }
+    child_ = -1;
+    return status;
+  }
+
+  std::string command_;
+  int fd_ = -1;
+  pid_t child_ = -1;
+};
+
+// Puts bytes that were looked at back in front.
+class RewoundStream : public TarStream {
+ public:
+  RewoundStream(std::vector<std::byte> front, std::unique_ptr<TarStream> rest)
+      : front_(std::move(front)), rest_(std::move(rest)) {}
+  std::size_t read(std::span<std::byte> out) override {
+    if (at_ == front_.size()) return rest_->read(out);
+    const std::size_t count = std::min(out.size(), front_.size() - at_);
+    std::memcpy(out.data(), &front_[at_], count);
+    at_ += count;
+    return count;
+  }
+  void finish() override { rest_->finish(); }
+
+ private:
+  std::vector<std::byte> front_;
+  std::size_t at_ = 0;
+  std::unique_ptr<TarStream> rest_;
+};
+
+// gzip through zlib itself: it gives every byte before a damage, while libarchive's filter keeps
+// the block in which the damage lies.
+class GzipStream : public TarStream {
+ public:
+  explicit GzipStream(std::unique_ptr<TarStream> source)
+      : source_(std::move(source)), buffer_(kBlockBytes) {
+    require(inflateInit2(&zlib_, 15 + 16) == Z_OK, "zlib is out of memory");
+  }
+  ~GzipStream() override { inflateEnd(&zlib_); }
+  GzipStream(const GzipStream&) = delete;
+  GzipStream& operator=(const GzipStream&) = delete;
+
+  std::size_t read(std::span<std::byte> out) override {
+    if (at_end_ || out.empty()) return 0;
+    zlib_.next_out = reinterpret_cast<Bytef*>(out.data());
+    zlib_.avail_out = static_cast<uInt>(std::min<std::size_t>(out.size(), 1U << 30));
+    const std::size_t wanted = zlib_.avail_out;
+    while (zlib_.avail_out == wanted) {
+      if (zlib_.avail_in == 0 && !refill()) {
+        at_end_ = true;
+        require<DataError>(between_members_, "the gzip data is cut off");
+        return 0;
+      }
+      if (between_members_ && !begin_member()) return 0;
+      const int status = inflate(&zlib_, Z_NO_FLUSH);
+      if (status == Z_STREAM_END) {
+        between_members_ = true;
+      } else if (status != Z_OK && status != Z_BUF_ERROR) {
+        // What came before the damage is given first.
+        if (zlib_.avail_out != wanted) return wanted - zlib_.avail_out;
+        at_end_ = true;
+        throw DataError("the gzip data is damaged");
+      }
+    }
+    return wanted - zlib_.avail_out;
+  }
+  void finish() override { drain(*this); }
+
+ private:
+  bool refill() {
+    const std::size_t got = source_->read(buffer_);
+    zlib_.next_in = reinterpret_cast<Bytef*>(buffer_.data());
+    zlib_.avail_in = static_cast<uInt>(got);
+    return got > 0;
+  }
+  // Behind a member another one may follow; zeros and other padding end the stream.
+  bool begin_member() {
+    between_members_ = false;
+    if (*zlib_.next_in != 0x1f) {
+      at_end_ = true;
+      source_->finish();
+      return false;
+    }
+    inflateReset(&zlib_);
+    return true;
+  }
+
+  std::unique_ptr<TarStream> source_;
+  std::vector<std::byte> buffer_;
+  z_stream zlib_{};
+  bool between_members_ = false, at_end_ = false;
+};
+
+// Other compressions through libarchive's filters (only those that run no other program).
+class FilterStream : public TarStream {
+ public:
+  explicit FilterStream(std::unique_ptr<TarStream> source)
+      : source_(std::move(source)), buffer_(kBlockBytes), archive_(archive_read_new()) {
+    require(archive_ != nullptr, "libarchive is out of memory");
+    archive_read_support_filter_bzip2(archive_.get());
+    archive_read_support_filter_xz(archive_.get());
+    archive_read_support_filter_zstd(archive_.get());
+    archive_read_support_filter_lz4(archive_.get());
+    archive_read_support_format_raw(archive_.get());
+    const auto read_more = [](archive*, void* self, const void** bytes) -> la_ssize_t {
+      return static_cast<FilterStream*>(self)->refill(bytes);
+    };
+    check(archive_read_open(archive_.get(), this, nullptr, read_more, nullptr));
+    archive_entry* entry = nullptr;
+    check(archive_read_next_header(archive_.get(), &entry));
+  }
+
+  std::size_t read(std::span<std::byte> out) override {
+    if (at_end_) return 0;
+    const la_ssize_t got = archive_read_data(archive_.get(), out.data(), out.size());
+    if (got <= 0) at_end_ = true;
+    if (got < 0) check(static_cast<int>(got));
+    return static_cast<std::size_t>(std::max<la_ssize_t>(got, 0));
+  }
+  void finish() override { drain(*this); }
+
+ private:
+  struct Free {
+    void operator()(archive* a) const { archive_read_free(a); }
+  };
+  la_ssize_t refill(const void** bytes) {
+    try {
+      *bytes = buffer_.data();
+      return static_cast<la_ssize_t>(source_->read(buffer_));
+    } catch (const Error& error) {  // must not pass through libarchive
+      source_error_ = error.what();
+      return -1;
+    }
+  }
+  void check(int status) {
+    if (!source_error_.empty()) throw DataError(source_error_);
+    require<DataError>(status >= ARCHIVE_WARN, "the compressed data is damaged or cut off");
+  }
+
+  std::unique_ptr<TarStream> source_;
+  std::vector<std::byte> buffer_;
+  std::string source_error_;
+  bool at_end_ = false;
+  std::unique_ptr<archive, Free> archive_;
+};
+
+}  // namespace
+
+std::unique_ptr<TarStream> open_tar_stream(const std::string& where) {
+  constexpr std::string_view kPipe = "pipe:";
+  std::unique_ptr<TarStream> source;
+  if (where.starts_with(kPipe))
+    source = std::make_unique<CommandStream>(where.substr(kPipe.size()));
+  else
+    source = std::make_unique<FileStream>(where);
+
+  std::vector<std::byte> front(6);
+  std::size_t have = 0;
+  while (have < front.size()) {
+    const std::size_t got = source->read(std::span(front).subspan(have));
+    if (got == 0) break;
+    have += got;
+  }
+  front.resize(have);
+  const std::string_view magic(reinterpret_cast<const char*>(front.data()), front.size());
+  source = std::make_unique<RewoundStream>(std::move(front), std::move(source));
+
+  using namespace std::string_view_literals;
+  if (magic.starts_with("\x1f\x8b\x08"sv)) return std::make_unique<GzipStream>(std::move(source));
+  for (const std::string_view known : {"BZh"sv,
+                                       "\xfd"
+                                       "7zXZ\0"sv,
+                                       "\x28\xb5\x2f\xfd"sv, "\x04\x22\x4d\x18"sv})
+    if (magic.starts_with(known)) return std::make_unique<FilterStream>(std::move(source));
+  return source;
+}
+
+}  // namespace floe

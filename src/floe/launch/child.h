@@ -1,0 +1,94 @@
+// Passes a rank's output on, whole lines at a time.
+#pragma once
+
+#include <csignal>
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "floe/launch/launch.h"
+
+namespace floe::comm {
+
+// Lines of several ranks never mix inside a line: only complete lines are written, each with the
+// prefix in front. A line that never ends is cut after 64 KiB.
+class LineForwarder {
+ public:
+  // Writes to the descriptor `to`, which stays the caller's; remembers the last `num_kept` lines.
+  LineForwarder(int to, std::string prefix, std::size_t num_kept);
+
+  void feed(std::string_view bytes);
+  // Writes an unfinished last line; call it when no more will come.
+  void finish();
+
+  const std::deque<std::string>& last_lines() const { return kept_; }
+
+ private:
+  void add_line(std::string_view line);
+  void write_out();
+
+  int to_;
+  std::string prefix_;
+  std::size_t num_kept_;
+  std::string unfinished_;
+  std::string out_;
+  std::deque<std::string> kept_;
+};
+
+// One launched process with pipes on its stdout and stderr.
+
+// A file descriptor that closes itself.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~UniqueFd() { reset(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+struct Pipe {
+  UniqueFd read, write;
+};
+// Both ends are closed in programs that are started.
+Pipe make_pipe();
+
+// Leads a process group of its own. The kernel kills it when the thread that started it ends.
+class ChildProcess {
+ public:
+  // Throws ConfigError when the program cannot be run. `signals` is the signal mask it starts with.
+  ChildProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment,
+               const sigset_t& signals);
+  ChildProcess(ChildProcess&&) noexcept = default;
+
+  bool running() const { return running_; }
+  // Sends a signal to the whole process group; does nothing once the process has ended.
+  void signal(int number) const;
+  // True when the process has ended since the last call; then `end` says how and what was left of
+  // its process group has been killed.
+  bool poll_end();
+  const RankEnd& end() const { return end_; }
+
+  // Readable without blocking.
+  UniqueFd out, err;
+
+ private:
+  pid_t pid_ = -1;
+  bool running_ = true;
+  RankEnd end_;
+};
+
+}  // namespace floe::comm

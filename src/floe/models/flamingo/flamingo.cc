@@ -1,0 +1,53 @@
+#include "floe/models/flamingo/flamingo.h"
+
+#include "floe/core/error.h"
+
+namespace floe::models {
+
+Flamingo::Flamingo(const FlamingoSpec& spec) : spec_(spec) {
+  require<ConfigError>(
+      spec.cross_attention_every >= 1 && spec.cross_attention_every <= spec.lm.layers,
+      "model.cross_attn_every_n_layers is ", spec.cross_attention_every,
+      ", but the language model has ", spec.lm.layers, " layers");
+  vision_encoder_ =
+      child<VisionTransformer>("vision_encoder", spec.vision, spec.vision_tokens_after_norm);
+  perceiver_ = child<PerceiverResampler>("perceiver", spec.vision.width, spec.perceiver);
+  const Gates gates{spec.cross_attention_every, spec.vision.width, spec.cross_attention};
+  std::vector<std::int64_t> rows;
+  if (!spec.freeze_embeddings) rows = {spec.media_token, spec.endofchunk_token};
+  lang_encoder_ = child<Decoder>("lang_encoder", spec.lm, gates, rows);
+}
+
+at::Tensor Flamingo::encode_images(const at::Tensor& images, Stages* stages) {
+  at::Tensor tokens;
+  if (stages) {
+    const VisionOutput seen = vision_encoder_->encode(images);
+    (*stages)["vision_tokens"] = tokens = seen.tokens;
+    if (seen.pooled.defined()) (*stages)["vision_pooled"] = seen.pooled;
+  } else {
+    tokens = vision_encoder_(images);
+  }
+  const at::Tensor latents = perceiver_(tokens);
+  if (stages) (*stages)["perceiver_out"] = latents;
+  return latents;
+}
+
+at::Tensor Flamingo::hidden(const ModelInput& input, const at::Tensor& media, Stages* stages) {
+  Decoder::Watch watch;
+  if (stages)
+    watch = [stages](std::int64_t i, const at::Tensor& gated, const at::Tensor& out) {
+      if (gated.defined()) (*stages)[str("layer", i, ".gated_cross_attn_out")] = gated;
+      (*stages)[str("layer", i, ".decoder_out")] = out;
+    };
+  const at::Tensor seen = media.defined() ? media : encode_images(input.images, stages);
+  return lang_encoder_->hidden(input.ids, seen, input.context, watch);
+}
+
+std::vector<std::string> Flamingo::trained_by_default() const {
+  std::vector<std::string> patterns{"perceiver.*", "*gated_cross_attn_layer.*"};
+  if (!spec_.freeze_embeddings)
+    patterns.push_back("lang_encoder." + spec_.lm.names.embed + ".rows");
+  return patterns;
+}
+
+}  // namespace floe::models

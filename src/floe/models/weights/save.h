@@ -1,0 +1,68 @@
+// Saving a model in the layouts that other systems load; docs/weights.md lists them.
+//
+//   SaveOptions options{.source = built.source.get(), .write = world.rank() == 0};
+//   save_language_model(*built.model, config.lm, "out", whole, options);
+//
+// Parameters come one at a time through `whole`, so host memory stays near the largest of them. An
+// empty `whole` takes them from options.source, in pieces of bounded size.
+// Collective where `whole` is: all ranks call with the same arguments except `write`, which is true on
+// one of them. An error of writing is thrown when the last parameter has come, so that no rank leaves
+// the others waiting; the others do not learn of it here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "floe/core/dtype.h"
+#include "floe/io/tensors/tensor_source.h"
+#include "floe/models/model_config.h"
+#include "floe/models/weights/file_layouts.h"
+
+namespace floe::models {
+
+struct SaveOptions {
+  // Of floating-point tensors; null: as `source`, from which the model was read, has each of them, and
+  // fp32 for those that it does not have.
+  std::optional<DType> dtype;
+  const TensorSource* source = nullptr;
+  // A file of a Hugging Face folder is not larger, unless a single tensor is.
+  std::int64_t max_shard_bytes = 5'000'000'000;
+  bool write = true;
+};
+
+// A Hugging Face folder: model.safetensors or shards and their index; config.json of `lm_folder` with
+// the vocabulary and type that were written; its tokenizer and generation settings, if it has them.
+// The folder must not hold weights yet.
+void save_language_model(LanguageModel& model, const std::string& lm_folder,
+                         const std::string& folder, const WholeParameter& whole,
+                         const SaveOptions& options);
+
+// Everything beside weights and config.json that belongs to a Hugging Face folder: tokenizer, generation
+// settings, and code that config.json names (as text: floe never runs it).
+void copy_companions(const std::string& from, const std::string& to);
+
+// config.json of a folder with a Flamingo's weights (exported_flamingo.h). `with_adapters`: they are
+// tensors of their own in there.
+void save_flamingo_config(LanguageModel& model, const ModelConfig& config, bool with_adapters,
+                          const std::string& folder, const SaveOptions& options);
+
+// One file in OpenFlamingo's names: the trained part, or everything. `path` ends with .safetensors, or
+// with .pt or .pth for a file of torch.save that holds a bare state dict.
+void save_trained_part(LanguageModel& model, const std::string& path, const WholeParameter& whole,
+                       const SaveOptions& options);
+void save_flamingo(LanguageModel& model, const std::string& path, const WholeParameter& whole,
+                   const SaveOptions& options);
+
+// A folder of the image tower: open_clip_config.json and open_clip_model.safetensors, or config.json
+// and model.safetensors of a CLIPVisionModel. The folder must not hold weights yet.
+void save_vision(LanguageModel& model, VisionNames names, const std::string& folder,
+                 const WholeParameter& whole, const SaveOptions& options);
+
+// A PEFT folder of the language model's adapters, in fp32 unless options.dtype says otherwise.
+// `base_model`: what PEFT is to load below them. Throws ConfigError for adapters outside of the
+// language model: PEFT has no place for these.
+void save_peft(LanguageModel& model, const LoraConfig& config, const std::string& base_model,
+               const std::string& folder, const WholeParameter& whole, const SaveOptions& options);
+
+}  // namespace floe::models

@@ -1,0 +1,159 @@
+#include "floe/observe/diagnostics/strategy_lines.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "floe/core/bytes.h"
+#include "floe/shard/plan/plan.h"
+
+namespace floe::diag {
+namespace {
+
+std::string sharding_words(const StrategyConfig& strategy, int world) {
+  using enum StrategyConfig::Sharding;
+  switch (strategy.sharding) {
+    case full_shard:
+      return str("full_shard: slices over all ", world, " ranks, whole while a unit computes");
+    case shard_grad_op:
+      return str("shard_grad_op: slices over all ", world,
+                 " ranks, whole from a unit's forward to its backward");
+    case no_shard:
+      return str("no_shard: each of the ", world,
+                 " ranks holds everything, gradients are averaged");
+    case hybrid:
+      return str("hybrid: slices over ", strategy.hybrid_shard_size, " neighbours, ",
+                 world / strategy.hybrid_shard_size, " copies");
+  }
+  return "?";
+}
+
+std::string residency_words(const FrozenConfig& frozen) {
+  using enum FrozenConfig::Residency;
+  switch (frozen.residency) {
+    case sharded: return "sharded: sliced like the rest and gathered when needed";
+    case resident: return "resident: a whole copy on every rank, never gathered";
+    case planned:
+      return str("auto: resident as far as ",
+                 frozen.memory_budget ? format_bytes(frozen.memory_budget->bytes) : "the budget",
+                 " per rank goes, sliced beyond");
+  }
+  return "?";
+}
+
+std::string matched(const std::string& entry, std::size_t count) {
+  if (count == 0) return str("'", entry, "' no module of this model");
+  return str("'", entry, "' ", count, count == 1 ? " module" : " modules");
+}
+
+// `Places`: have a name and a module.
+template <class Places>
+std::string matches_of(const std::vector<std::string>& entries, const Places& places) {
+  std::vector<std::string> parts;
+  for (const std::string& entry : entries)
+    parts.push_back(matched(entry, static_cast<std::size_t>(std::count_if(
+                                       places.begin(), places.end(), [&](const auto& place) {
+                                         return !place.name.empty() &&
+                                                shard::names_module(entry, place.name,
+                                                                    *place.module);
+                                       }))));
+  return join(parts);
+}
+
+// What a setting comes to, with the place its value comes from.
+std::string line_of(const StrategySettings& settings, const std::string& words,
+                    const std::string& key) {
+  const config::Value* value = settings.values.at(key);
+  return str(words, " (", key, ", ", value ? value->origin.text() : "default", ")");
+}
+
+}  // namespace
+
+std::vector<std::string> precision_lines(const StrategySettings& settings) {
+  const MixedPrecisionConfig& mixed = settings.strategy.mixed_precision;
+  const std::optional<DType>& frozen = settings.strategy.frozen.dtype;
+  const std::optional<DType>& autocast = settings.precision.autocast;
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& words, const std::string& key) {
+    lines.push_back(line_of(settings, words, key));
+  };
+  add(str("parameters are gathered and computed with in ", name_of(mixed.param)),
+      "strategy.mixed_precision.param");
+  add(str("gradients are reduced in ", name_of(mixed.reduce)), "strategy.mixed_precision.reduce");
+  add(str("buffers are ", name_of(mixed.buffer)), "strategy.mixed_precision.buffer");
+  const bool eight_bit = frozen == DType::i8 || frozen == DType::f8_e4m3;
+  add(eight_bit ? str("what trains is stored in fp32, frozen matrices are stored and gathered in ",
+                      name_of(*frozen), ", what else is frozen in ", name_of(mixed.param))
+                : str("what trains is stored in fp32, what is frozen in ",
+                      name_of(frozen.value_or(mixed.param)), frozen ? "" : ", as it is gathered"),
+      "strategy.frozen.dtype");
+  add(autocast ? str("forwards run under autocast in ", name_of(*autocast),
+                     "; it changes nothing of the above: strategy.mixed_precision wins")
+               : "forwards run without autocast",
+      "precision.autocast");
+  if (settings.loss_scale)
+    add(str("the loss is scaled, at first by ", *settings.loss_scale), "precision.loss_scale");
+  return lines;
+}
+
+std::vector<std::string> strategy_lines(const StrategySettings& settings) {
+  const StrategyConfig& strategy = settings.strategy;
+  const auto line = [&](const std::string& words, const std::string& key) {
+    return line_of(settings, words, key);
+  };
+  const auto list = [](const std::vector<std::string>& entries, const char* none) {
+    return entries.empty() ? std::string(none) : join(entries);
+  };
+
+  std::vector<std::string> lines;
+  lines.push_back(line(str("sharding is ", sharding_words(strategy, settings.world_size)),
+                       "strategy.sharding"));
+  if (strategy.sharding == StrategyConfig::Sharding::hybrid)
+    lines.push_back(line(str("a copy is sliced over ", strategy.hybrid_shard_size, " ranks"),
+                         "strategy.hybrid_shard_size"));
+  lines.push_back(line(str("units are ", list(strategy.units, "not named")), "strategy.units"));
+  lines.push_back(line(str("activation checkpointing is ",
+                           strategy.activation_checkpointing.empty()
+                               ? "off: all activations are kept"
+                               : str("on for ", join(strategy.activation_checkpointing))),
+                       "strategy.activation_checkpointing"));
+  if (!strategy.activation_checkpointing.empty()) {
+    const bool products = strategy.activations.keep == ActivationsConfig::Keep::products;
+    lines.push_back(line(products ? "checkpointed modules keep their inputs and the results of "
+                                    "matrix products and attention, and recompute the rest"
+                                  : "checkpointed modules keep their inputs and recompute the rest",
+                         "strategy.activations.keep"));
+    lines.push_back(line(strategy.activations.offload
+                             ? "what they keep waits for backward in host memory"
+                             : "what they keep waits for backward on the device",
+                         "strategy.activations.offload"));
+  }
+  lines.push_back(line(str("frozen parameters are ", residency_words(strategy.frozen)),
+                       "strategy.frozen.residency"));
+  lines.push_back(line(strategy.cpu_offload
+                           ? "slices, their gradients and optimizer state lie in host memory"
+                           : "slices lie on the device, nothing of them is offloaded",
+                       "strategy.cpu_offload"));
+  lines.push_back(
+      line(strategy.prefetch == 0
+               ? "units are gathered when they are needed, not ahead"
+               : str(strategy.prefetch, strategy.prefetch == 1 ? " unit is" : " units are",
+                     " gathered ahead of the one that computes"),
+           "strategy.prefetch"));
+  for (std::string& of_precision : precision_lines(settings))
+    lines.push_back(std::move(of_precision));
+  lines.push_back(
+      line(str("checkpoints are ", settings.state_dict_type), "checkpoint.state_dict_type"));
+  return lines;
+}
+
+std::vector<std::string> match_lines(const StrategyConfig& strategy, const shard::ShardPlan& plan) {
+  std::vector<std::string> lines;
+  if (!strategy.units.empty())
+    lines.push_back(str("strategy.units matched: ", matches_of(strategy.units, plan.units)));
+  if (!strategy.activation_checkpointing.empty())
+    lines.push_back(str("strategy.activation_checkpointing matched: ",
+                        matches_of(strategy.activation_checkpointing, plan.checkpointed)));
+  return lines;
+}
+
+}  // namespace floe::diag

@@ -1,0 +1,33 @@
+// The strategy as it was resolved, in lines for people, each with the place its value comes from.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "floe/config/value.h"
+#include "floe/shard/plan/plan.h"
+#include "floe/strategy/strategy_config.h"
+
+namespace floe::diag {
+
+struct StrategySettings {
+  const StrategyConfig& strategy;
+  const PrecisionConfig& precision;
+  std::string state_dict_type;  // of checkpoints
+  const config::Value& values;  // all settings, with their origins
+  int world_size = 1;
+  std::optional<double> loss_scale;  // the first one; null: the loss is not scaled
+};
+
+// Before anything is built: everything, the number types among it.
+std::vector<std::string> strategy_lines(const StrategySettings& settings);
+
+// Of these only the number types that are computed, stored and communicated in.
+std::vector<std::string> precision_lines(const StrategySettings& settings);
+
+// Afterwards: how many modules each entry of strategy.units and strategy.activation_checkpointing
+// matched in this model.
+std::vector<std::string> match_lines(const StrategyConfig& strategy, const shard::ShardPlan& plan);
+
+}  // namespace floe::diag

@@ -1,0 +1,12 @@
+// `floe report`: one HTML page about a run that needs nothing but a browser.
+#pragma once
+
+#include <string>
+
+#include "floe/observe/report/logged_run.h"
+
+namespace floe::report {
+
+std::string report_html(const RunFolder& run);
+
+}  // namespace floe::report

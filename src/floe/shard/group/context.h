@@ -1,0 +1,64 @@
+// What all parts of one engine share.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "floe/comm/world.h"
+#include "floe/shard/group/pool.h"
+#include "floe/shard/group/stream.h"
+#include "floe/shard/observer.h"
+#include "floe/shard/options.h"
+#include "floe/shard/pass/collective_hash.h"
+
+namespace floe::shard {
+
+struct Context {
+  Context(std::shared_ptr<comm::World> joined, std::int64_t pool_bytes, std::int64_t gradient_bytes)
+      : world(std::move(joined)),
+        device(world->device()),
+        pool("parameter", device, pool_bytes),
+        gradient_pool("gradient", device, gradient_bytes),
+        side(device),
+        moves(device) {}
+
+  std::shared_ptr<comm::World> world;
+  c10::Device device;
+  BufferPool pool;           // gathered parameters
+  BufferPool gradient_pool;  // unsharded gradients
+  SideStream side;           // collectives
+  SideStream moves;          // copies from the host store: no gather waits for them
+  Ledger ledger;
+  Phase phase = Phase::idle;
+  bool gradients_stay = false;             // see Engine::keep_gradients_in_place
+  bool measure_gradients = false;          // see Engine::measure_local_gradients
+  std::vector<at::Tensor> gradient_norms;  // of what this rank gave to reductions
+  std::vector<Observer*> observers;
+  // Whether the rest of the pass will ask for a buffer of that size.
+  std::function<bool(std::int64_t bytes)> parameter_buffer_ahead, gradient_buffer_ahead;
+
+  // The phase is filled in here.
+  void tell(Event event) const {
+    if (observers.empty()) return;
+    event.phase = phase;
+    for (Observer* observer : observers) observer->on(event);
+  }
+  void tell(Event::Kind kind, std::string_view unit, std::string_view group, std::int64_t bytes,
+            double seconds = 0) const {
+    tell({.kind = kind, .unit = unit, .group = group, .bytes = bytes, .seconds = seconds});
+  }
+  // Of a collective that works on this tensor.
+  void tell(Event::Kind kind, std::string_view unit, std::string_view group,
+            const at::Tensor& tensor) const {
+    tell({.kind = kind,
+          .unit = unit,
+          .group = group,
+          .bytes = static_cast<std::int64_t>(tensor.nbytes()),
+          .dtype = tensor.scalar_type()});
+  }
+};
+
+}  // namespace floe::shard

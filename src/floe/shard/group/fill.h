@@ -1,0 +1,24 @@
+// First values of a group's slice: from files, from the counter-based generator, or from a foreign
+// module that has them already. A rank touches only the elements it owns.
+#pragma once
+
+#include "floe/io/tensors/tensor_source.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/options.h"
+
+namespace floe::shard {
+
+// Every defect of the source at once: shapes that differ, by name, with what was expected and found.
+// Throws DataError.
+void check_source(const ShardPlan& plan, const ShardOptions& options);
+
+// Of a group in 8 bits: writes rows [first_row, ...) of the piece's parameter, as far as the piece has them.
+void store_rows(FlatGroup& group, const Piece& piece, std::int64_t first_row,
+                const kernels::EightBitRows& rows);
+
+void fill_group(FlatGroup& group, const ShardOptions& options);
+
+// Of a group that has values: reads again what the source has.
+void read_group(FlatGroup& group, const TensorSource& source);
+
+}  // namespace floe::shard

@@ -1,0 +1,493 @@
+#include "floe/shard/group/flat_group.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+#include "floe/nn/activations/host_store.h"
+
+namespace floe::shard {
+namespace {
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// A one-dimensional tensor over a storage that has its size but no memory.
+at::Tensor storage_without_memory(std::int64_t numel, c10::ScalarType dtype, c10::Device device) {
+  const auto bytes = static_cast<std::size_t>(numel) * c10::elementSize(dtype);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, device),
+                       /*allocator=*/nullptr, /*resizable=*/false);
+  return at::empty({0}, at::TensorOptions().dtype(dtype).device(device))
+      .set_(std::move(storage), 0, {numel}, {1});
+}
+
+}  // namespace
+
+FlatGroup::FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole,
+                     Context& context)
+    : id_(id),
+      plan_(&plan),
+      whole_plan_(&whole),
+      context_(context),
+      mesh_(context.world->mesh(plan.shard_size)),
+      shard_rank_(mesh_.shard->rank()) {
+  const at::AutoGradMode grad_off(false);
+  shard_ = at::empty({plan_->eight_bit() ? plan_->shard_bytes() : plan_->layout.shard_numel()},
+                     shard_options());
+  // Also of a set that drops its masters: what the files say is not forgotten before it has trained.
+  if (plan_->masters_away())
+    masters_ = MovingSlice(
+        nn::store_empty(plan_->layout.shard_numel(), plan_->master_dtype, context_.device),
+        /*stored=*/true);
+  filled_.assign(plan_->parameters.size(), false);
+  arrived_ = filled_;
+}
+
+FlatGroup::~FlatGroup() {
+  gather_ = {};
+  if (buffer_.defined()) attach(nullptr);  // the model may outlive the engine, its buffers do not
+}
+
+const PlannedParameter& FlatGroup::parameter(std::size_t index) const {
+  return whole_plan_->parameters[plan_->parameters[index]];
+}
+
+at::TensorOptions FlatGroup::shard_options() const {
+  const auto options =
+      at::TensorOptions().dtype(plan_->eight_bit() ? at::kByte : plan_->storage_dtype);
+  const bool in_host = plan_->offloaded || context_.device.is_cpu();
+  return in_host ? options.pinned_memory(plan_->offloaded && !context_.device.is_cpu())
+                 : options.device(context_.device);
+}
+
+void FlatGroup::adopt_parameters() {
+  make_views();
+  set_trainable(plan_->active);
+  count_references();
+}
+
+void FlatGroup::make_views() {
+  const at::AutoGradMode grad_off(false);
+  flat_ = plan_->in_place() ? shard_
+                            : storage_without_memory(plan_->layout.padded_numel(),
+                                                     plan_->param_dtype, context_.device);
+  state_ = plan_->in_place() ? State::whole : State::released;
+  for (std::size_t i = 0; i < plan_->parameters.size(); ++i) {
+    at::Tensor leaf = this->leaf(i);
+    leaf.set_data(
+        flat_.narrow(0, plan_->layout.offset(i), plan_->layout.numel(i)).view(parameter(i).shape));
+    leaf.mutable_grad().reset();
+  }
+  if (plan_->in_place()) return;
+  unreadable_ = c10::Storage(
+      c10::Storage::use_byte_size_t(), static_cast<std::size_t>(plan_->gathered_bytes()),
+      at::DataPtr(nullptr, context_.device), /*allocator=*/nullptr, /*resizable=*/false);
+  unreadable_.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      str("a parameter of '", plan_->name,
+          "' was read while it is released: parameters are whole only ",
+          "while their unit runs; call modules as module(x) or nn::call(module, x), not "
+          "module->forward(x)"));
+  attach(nullptr);
+}
+
+void FlatGroup::set_trainable(bool trainable) {
+  accumulators_.clear();
+  for (std::size_t i = 0; i < plan_->parameters.size(); ++i) {
+    leaf(i).requires_grad_(trainable);
+    // Held here so that reference counts do not depend on which graphs are alive.
+    if (trainable) accumulators_.push_back(torch::autograd::impl::grad_accumulator(leaf(i)));
+  }
+}
+
+// ---- sets ----
+
+void FlatGroup::values_changed() {
+  if (!masters_.defined()) return;
+  const at::AutoGradMode grad_off(false);
+  shard_.copy_(masters_.values());
+}
+
+void FlatGroup::rest() {
+  if (plan_->masters_away()) {
+    const at::AutoGradMode grad_off(false);
+    const at::Tensor masters = std::exchange(shard_, shard_.to(plan_->storage_dtype));
+    if (plan_->rest == Rest::offload) {
+      masters_ = MovingSlice(masters);
+      masters_.store();
+    }
+    make_views();
+  }
+  gradient_place_ = at::Tensor();
+  set_trainable(false);
+  count_references();
+}
+
+void FlatGroup::wake() {
+  const at::AutoGradMode grad_off(false);
+  if (shard_.scalar_type() != plan_->storage_dtype) {
+    if (masters_.defined()) {
+      masters_.fetch(shard_.device(), context_.moves);
+      shard_ = masters_.values();
+      masters_.drop();
+    } else {
+      shard_ = shard_.to(plan_->storage_dtype);
+    }
+    make_views();
+  }
+  {
+    const at::AutoGradMode grad_on(true);
+    set_trainable(true);
+  }
+  count_references();
+}
+
+void FlatGroup::rebind(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole) {
+  id_ = id;
+  plan_ = &plan;
+  whole_plan_ = &whole;
+}
+
+void FlatGroup::forget_values() {
+  accumulators_.clear();
+  shard_ = flat_ = gradient_place_ = at::Tensor();
+  masters_.drop();
+}
+
+// ---- gathering ----
+
+void FlatGroup::attach(void* data) {
+  auto* storage = flat_.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(data, context_.device));
+  storage->set_nbytes(data ? static_cast<std::size_t>(plan_->gathered_bytes()) : 0);
+  for (std::size_t i = 0; i < plan_->parameters.size(); ++i)
+    leaf(i).unsafeGetTensorImpl()->set_storage_keep_dtype(data ? flat_.storage() : unreadable_);
+}
+
+void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
+  if (state_ != State::released) return;
+  const at::AutoGradMode grad_off(false);
+  buffer_ = context_.pool.take(plan_->gathered_bytes());
+  attach(buffer_.mutable_data_ptr());
+  if (plan_->staging_bytes() > 0) staging_ = context_.pool.take(plan_->staging_bytes());
+  state_ = State::gathering;
+  if (plan_->shard_size > 1) {
+    context_.ledger.add("gather", id_, plan_->name, plan_->moved_bytes());
+    context_.tell({.kind = ahead ? Event::Kind::prefetch : Event::Kind::gather,
+                   .unit = unit,
+                   .group = plan_->name,
+                   .bytes = plan_->moved_bytes(),
+                   .dtype = plan_->eight_bit() ? plan_->storage_dtype : plan_->param_dtype});
+  }
+  const auto issue = [&]() -> comm::Work {
+    // Not the parameters' own storage: a backend may let go of its tensors late, and references decide
+    // what backward needs.
+    const at::Tensor whole =
+        plan_->eight_bit() ? staging_
+                           : buffer_.narrow(0, 0, plan_->gathered_bytes()).view(plan_->param_dtype);
+    if (!whole.defined()) return {};  // the values are made from the slice, which is all there is
+    const std::int64_t numel = shard_.numel();
+    at::Tensor own = whole.narrow(0, shard_rank_ * numel, numel);
+    const bool same = shard_.scalar_type() == own.scalar_type() && shard_.device() == own.device();
+    if (plan_->shard_size == 1) {
+      own.copy_(shard_, /*non_blocking=*/true);
+      return {};
+    }
+    if (!same) own.copy_(shard_, /*non_blocking=*/true);  // the cast lands where it is sent from
+    return mesh_.shard->all_gather(whole, same ? shard_ : own, plan_->name);
+  };
+  gather_ = plan_->eight_bit() ? context_.side.run(issue, [this] { make_values(); })
+                               : context_.side.run(issue);
+}
+
+void FlatGroup::make_values() {
+  kernels::from_eight_bit(plan_->eight_bit_slices, plan_->storage_dtype,
+                          staging_.defined() ? staging_ : shard_, flat_);
+}
+
+void FlatGroup::give_back_staging() {
+  if (!staging_.defined()) return;
+  context_.pool.give_back(std::move(staging_),
+                          context_.parameter_buffer_ahead(plan_->staging_bytes()));
+  staging_ = at::Tensor();
+}
+
+void FlatGroup::finish_gather(std::string_view unit) {
+  if (state_ != State::gathering) return;
+  if (plan_->shard_size > 1) context_.tell(Event::Kind::begin_wait, unit, plan_->name, 0);
+  const Stopwatch watch;
+  gather_.wait();
+  give_back_staging();
+  state_ = State::whole;
+  // Handles that were alive when the model was sharded may have gone since.
+  references_at_rest_ = std::min(references_at_rest_, references());
+  if (plan_->shard_size > 1)
+    context_.tell(Event::Kind::wait, unit, plan_->name, 0, watch.seconds());
+}
+
+void FlatGroup::drop(std::string_view unit, bool again_soon) {
+  holds_ -= 1;
+  if (holds_ == 0 && !again_soon) release(unit);
+}
+
+void FlatGroup::reset() noexcept {
+  holds_ = 0;
+  try {
+    finish_reduce();
+  } catch (const std::exception& e) {
+    log::debug("given up: ", e.what());
+  }
+  try {
+    release("");
+  } catch (const std::exception& e) {
+    log::debug("given up: ", e.what());
+  }
+  close_gradient_buffer();
+  gradient_ = reduced_ = at::Tensor();
+  gradient_reduced_ = dirty_ = false;
+}
+
+void FlatGroup::drop_unused() {
+  if (holds_ == 0) release("");
+}
+
+void FlatGroup::release(std::string_view unit) {
+  if (plan_->in_place() || state_ == State::released) return;
+  std::exception_ptr failure;  // a gather that failed is released all the same
+  try {
+    gather_.wait();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  give_back_staging();
+  attach(nullptr);
+  context_.pool.give_back(std::move(buffer_),
+                          context_.parameter_buffer_ahead(plan_->gathered_bytes()));
+  buffer_ = at::Tensor();
+  state_ = State::released;
+  if (plan_->shard_size > 1)
+    context_.tell(Event::Kind::release, unit, plan_->name, plan_->gathered_bytes());
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::int64_t FlatGroup::references() const {
+  auto count = static_cast<std::int64_t>(flat_.storage().use_count());
+  // While the group is released its parameters stand on the other storage; they count all the same.
+  if (state_ == State::released) count += static_cast<std::int64_t>(plan_->parameters.size());
+  for (std::size_t i = 0; i < plan_->parameters.size(); ++i)
+    count += static_cast<std::int64_t>(leaf(i).use_count());
+  return count;
+}
+
+at::Tensor FlatGroup::gathered(const at::Tensor& slice, const char* what) {
+  if (plan_->shard_size == 1) return slice.to(context_.device, slice.scalar_type(), false, true);
+  const at::Tensor on_device = slice.to(context_.device);
+  at::Tensor whole = at::empty({plan_->shard_size * slice.numel()}, on_device.options());
+  context_.ledger.add(what, id_, plan_->name, static_cast<std::int64_t>(whole.nbytes()));
+  mesh_.shard->all_gather(whole, on_device, plan_->name).wait();
+  return whole;
+}
+
+at::Tensor FlatGroup::gather_values() {
+  const at::AutoGradMode grad_off(false);
+  if (!plan_->eight_bit()) return gathered(values(), "gather values");
+  const at::Tensor stored = gather_stored();
+  at::Tensor whole =
+      at::empty({plan_->layout.padded_numel()}, stored.options().dtype(plan_->param_dtype));
+  kernels::from_eight_bit(plan_->eight_bit_slices, plan_->storage_dtype, stored, whole);
+  return whole;
+}
+
+at::Tensor FlatGroup::gather_stored() {
+  const at::AutoGradMode grad_off(false);
+  return gathered(shard_, "gather stored");
+}
+
+at::Tensor FlatGroup::gather_gradient() {
+  const at::AutoGradMode grad_off(false);
+  return gradient_.defined() ? gathered(gradient_, "gather gradient") : at::Tensor();
+}
+
+// ---- gradients ----
+
+bool FlatGroup::gradient_in_place() const {
+  return plan_->shard_size == 1 && plan_->reduce_dtype == plan_->storage_dtype &&
+         shard_.device() == context_.device;
+}
+
+at::Tensor FlatGroup::gradient_memory() {
+  if (context_.gradients_stay && gradient_place_.defined()) return gradient_place_;
+  const at::Tensor memory = at::empty({plan_->layout.shard_numel()}, shard_.options());
+  if (context_.gradients_stay) gradient_place_ = memory;
+  return memory;
+}
+
+std::int64_t FlatGroup::gradient_bytes() const {
+  const at::Tensor& memory = gradient_.defined() ? gradient_ : gradient_place_;
+  return memory.defined() ? static_cast<std::int64_t>(memory.nbytes()) : 0;
+}
+
+void FlatGroup::set_gradient_state(const GradientState& state) {
+  gradient_ = state.arrived ? gradient_memory() : at::Tensor();
+  gradient_reduced_ = state.reduced;
+}
+
+void FlatGroup::open_gradient_buffer() {
+  if (unreduced_.defined()) return;
+  if (gradient_in_place() && !gradient_reduced_) {
+    if (!gradient_.defined()) gradient_ = gradient_memory();
+    unreduced_ = gradient_;
+  } else {
+    unreduced_buffer_ = context_.gradient_pool.take(plan_->gradient_bytes());
+    unreduced_ = unreduced_buffer_.narrow(0, 0, plan_->gradient_bytes()).view(plan_->reduce_dtype);
+  }
+  const std::int64_t padding = plan_->layout.padded_numel() - plan_->layout.numel();
+  if (padding > 0) unreduced_.narrow(0, plan_->layout.numel(), padding).zero_();
+}
+
+bool FlatGroup::take_over(const at::Tensor& gradient) {
+  if (plan_->parameters.size() != 1 || unreduced_.defined() ||
+      plan_->layout.padded_numel() != plan_->layout.numel() ||
+      gradient.scalar_type() != plan_->reduce_dtype || !gradient.is_contiguous())
+    return false;
+  if (gradient_in_place() && (gradient_.defined() || context_.gradients_stay)) return false;
+  // An all-reduce writes, and this gradient may share memory with one that is still on its way.
+  if (plan_->shard_size == 1 && plan_->replicas > 1) return false;
+  unreduced_ = gradient.view({-1});
+  if (gradient_in_place()) gradient_ = unreduced_;
+  return true;
+}
+
+void FlatGroup::close_gradient_buffer() {
+  unreduced_ = at::Tensor();
+  if (unreduced_buffer_.defined())
+    context_.gradient_pool.give_back(std::move(unreduced_buffer_),
+                                     context_.gradient_buffer_ahead(plan_->gradient_bytes()));
+  unreduced_buffer_ = at::Tensor();
+  filled_.assign(filled_.size(), false);
+}
+
+void FlatGroup::begin_backward() {
+  arrived_.assign(arrived_.size(), false);
+  num_arrived_ = 0;
+}
+
+bool FlatGroup::accumulate(std::size_t index) {
+  const at::AutoGradMode grad_off(false);
+  at::Tensor leaf = this->leaf(index);
+  at::Tensor& gradient = leaf.mutable_grad();
+  if (!gradient.defined()) return false;
+  // A second arrival in one backward (a recomputed unit that ran twice) must not write into what is
+  // being reduced.
+  finish_reduce();
+  if (take_over(gradient)) {
+    gradient.reset();
+    filled_[index] = arrived_[index] = dirty_ = true;
+    num_arrived_ = 1;
+    return true;
+  }
+  open_gradient_buffer();
+  at::Tensor place = unreduced_.narrow(0, plan_->layout.offset(index), plan_->layout.numel(index))
+                         .view(parameter(index).shape);
+  if (filled_[index])
+    place.add_(gradient);
+  else
+    place.copy_(gradient);
+  gradient.reset();
+  filled_[index] = true;
+  dirty_ = true;
+  if (arrived_[index]) return false;
+  arrived_[index] = true;
+  num_arrived_ += 1;
+  return complete();
+}
+
+void FlatGroup::begin_reduce() {
+  const at::AutoGradMode grad_off(false);
+  dirty_ = false;
+  for (std::size_t i = 0; i < filled_.size(); ++i)
+    if (!filled_[i]) unreduced_.narrow(0, plan_->layout.offset(i), plan_->layout.numel(i)).zero_();
+  filled_.assign(filled_.size(), true);
+  if (context_.measure_gradients)
+    context_.gradient_norms.push_back(at::linalg_vector_norm(unreduced_, 2, std::nullopt, false,
+                                                             at::toOpMathType(plan_->reduce_dtype))
+                                          .to(at::kDouble));
+  // Alone, the buffer is the gradient: further micro-steps add to it.
+  if (plan_->shard_size == 1 && plan_->replicas == 1 && gradient_in_place()) return;
+
+  const bool sliced = plan_->shard_size > 1;
+  const std::int64_t slice_bytes = plan_->layout.shard_numel() *
+                                   static_cast<std::int64_t>(c10::elementSize(plan_->reduce_dtype));
+  if (sliced) {
+    context_.ledger.add("reduce-scatter", id_, plan_->name, plan_->gradient_bytes());
+    context_.tell(Event::Kind::reduce, "", plan_->name, unreduced_);
+    const bool straight = !gradient_.defined() && plan_->reduce_dtype == plan_->storage_dtype &&
+                          shard_.device() == context_.device;
+    reduced_ = straight ? gradient_memory()
+                        : at::empty({plan_->layout.shard_numel()}, unreduced_.options());
+    if (straight) gradient_ = reduced_;
+  } else {
+    reduced_ = unreduced_;
+  }
+  if (plan_->replicas > 1) {
+    context_.ledger.add("all-reduce", id_, plan_->name, slice_bytes);
+    context_.tell(sliced ? Event::Kind::replicate : Event::Kind::reduce, "", plan_->name, reduced_);
+  }
+  reduction_ = context_.side.run([&]() -> comm::Work {
+    comm::Work work;
+    if (sliced)
+      work = mesh_.shard->reduce_scatter(reduced_, unreduced_, comm::Reduce::average, plan_->name);
+    if (plan_->replicas > 1) {
+      work.wait();
+      work = mesh_.replicate->all_reduce(reduced_, comm::Reduce::average, plan_->name);
+    }
+    return work;
+  });
+}
+
+void FlatGroup::finish_reduce() {
+  if (!reduction_.pending()) return;
+  const at::AutoGradMode grad_off(false);
+  context_.tell(Event::Kind::begin_wait, "", plan_->name, 0);
+  const Stopwatch watch;
+  reduction_.wait();
+  context_.tell(Event::Kind::wait, "", plan_->name, 0, watch.seconds());
+  if (!gradient_.defined() && context_.gradients_stay) {
+    gradient_ = gradient_memory();
+    gradient_.copy_(reduced_);
+  } else if (!gradient_.defined()) {
+    gradient_ = reduced_.to(shard_.device(), shard_.scalar_type());
+    if (unreduced_buffer_.defined() && gradient_.is_alias_of(unreduced_buffer_))
+      gradient_ = gradient_.clone();
+  } else if (!gradient_.is_alias_of(reduced_)) {
+    gradient_.add_(reduced_.to(gradient_.device()));
+  }
+  gradient_reduced_ = true;
+  reduced_ = at::Tensor();
+  close_gradient_buffer();
+}
+
+void FlatGroup::clear_gradient() {
+  finish_reduce();
+  close_gradient_buffer();
+  gradient_ = at::Tensor();
+  gradient_reduced_ = false;
+  dirty_ = false;
+}
+
+}  // namespace floe::shard

@@ -1,0 +1,34 @@
+// Checks that all ranks do the same.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "floe/comm/world.h"
+#include "floe/shard/pass/collective_hash.h"
+#include "floe/shard/plan/plan.h"
+
+namespace floe::shard {
+
+// What ranks must have in common: the plan, and the options that change values or the order of
+// collectives.
+std::vector<std::string> agreed_lines(const ShardPlan& plan, const ShardOptions& options);
+
+// Collective: throws ConfigError on every rank when their lines differ, with the first difference.
+void compare_plans(const std::vector<std::string>& lines, comm::World& world);
+
+// Numbers that the device has, or will have (double, one-dimensional, any of them undefined).
+struct OnDevice {
+  at::Tensor summed;  // over ranks, as `values`
+  at::Tensor own;     // of this rank
+};
+
+// Collective: the sums over ranks of `values` and, behind them, of what the device has to sum; last come
+// this rank's own numbers. Waits for the device once. Checks that all ranks have issued the same
+// collectives (see Note [Agreement on order]); throws ShardError on every rank when they have not.
+std::vector<double> sum_with_ledger(const std::vector<double>& values, const Ledger& ledger,
+                                    comm::World& world, const OnDevice& more = {});
+
+}  // namespace floe::shard

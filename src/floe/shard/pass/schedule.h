@@ -1,0 +1,96 @@
+// The order in which units are used, learnt from the last pass and used to look ahead.
+//
+// Note [Schedule]
+// A pass is a forward with its backward, or a forward without gradients; the two kinds are learnt
+// apart. While a pass runs it is recorded; the record of the last pass of the same kind is the
+// prediction. A cursor follows the prediction. When a pass takes another way the cursor moves to the
+// next place that fits, or there is no prediction until it does: then units are gathered when they are
+// needed, later than they could be but never wrongly. All ranks see the same passes, so all predict,
+// and prefetch, the same.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/observer.h"
+#include "floe/shard/pass/collective_hash.h"
+#include "floe/shard/plan/plan.h"
+
+namespace floe::shard {
+
+struct Step {
+  enum class Kind : std::uint8_t { forward, backward, leave };
+  std::size_t unit = 0;
+  Kind kind = Kind::forward;
+  std::uint64_t groups = ~std::uint64_t{0};  // which of the unit's groups are needed, by position
+
+  bool operator==(const Step&) const = default;
+};
+
+class Schedule {
+ public:
+  enum class PassKind { train, evaluate };
+
+  bool open() const { return open_; }
+  PassKind kind() const { return kind_; }
+  void begin(PassKind kind);
+  void record(const Step& step);
+  // The pass is over; what was recorded predicts the next one.
+  void end();
+  // The pass broke off: it predicts nothing.
+  void cancel() { open_ = on_track_ = false; }
+
+  // A pass of that kind went by without being recorded here: it predicts the next one.
+  void passed(PassKind kind, const std::vector<Step>& steps);
+
+  // Whether the pass at hand began with this unit.
+  bool begins_with(std::size_t unit) const {
+    return !recorded_.empty() && recorded_.front().unit == unit;
+  }
+
+  // The predicted steps after the cursor; empty when there is no prediction.
+  const Step* ahead_begin() const;
+  const Step* ahead_end() const;
+
+  // The last complete pass of that kind; empty before the first.
+  const std::vector<Step>& last(PassKind kind) const { return predicted_[index(kind)]; }
+
+ private:
+  static std::size_t index(PassKind kind) { return kind == PassKind::train ? 0 : 1; }
+
+  bool open_ = false;
+  PassKind kind_ = PassKind::train;
+  std::array<std::vector<Step>, 2> predicted_;
+  std::vector<Step> recorded_;
+  std::size_t cursor_ = 0;
+  bool on_track_ = false;
+};
+
+// What a training pass leaves behind on the host.
+//
+// Note [Repeated passes]
+// The device's work of a pass can be recorded (a CUDA graph) and replayed: the same launches on the same
+// addresses. The host's part does not run then, so what it would have left behind is put there from a
+// record: the collectives in the ledger, which ranks compare; the order of units, which predicts the next
+// pass; which gradients there are; and the events, for observers that only count. A record fits when the
+// engine stands where it stood before the recorded pass (Engine::pass_key) and the layout is still the same
+// (Engine::layout_number). Gradient slices must lie where they lay (Engine::keep_gradients_in_place);
+// everything else that a pass allocates is gone at its end.
+
+struct PassRecord {
+  std::vector<Ledger::Entry> collectives;
+  std::vector<Step> steps;
+  std::vector<FlatGroup::GradientState> gradients;  // of the active groups
+  std::vector<Event> events;
+};
+
+// The way through a model that a rank without work of its own takes beside the others.
+
+// The steps of a forward without gradients: of the last one, else of the last training pass's
+// forward, else the units in registration order.
+std::vector<Step> forward_steps(const Schedule& schedule, const ShardPlan& plan);
+
+}  // namespace floe::shard

@@ -1,0 +1,204 @@
+// What a plan holds and moves: the closed formulas of docs/engine.md.
+
+#include "floe/shard/plan/costs.h"
+
+#include <algorithm>
+#include <map>
+
+#include "floe/core/bytes.h"
+#include "floe/core/error.h"
+#include "floe/core/str.h"
+#include "floe/shard/plan/plan.h"
+
+namespace floe::shard {
+
+namespace {
+
+std::int64_t element_size(c10::ScalarType dtype) {
+  return static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+
+bool is_inside(const PlannedUnit& inner, const PlannedUnit& outer) {
+  return &inner != &outer && (outer.name.empty() || inner.name.starts_with(outer.name + "."));
+}
+
+// The most that is in use at once when `bytes[u]` is in use while unit u runs, its outer units run
+// around it, and the `ahead` units after it are on their way.
+std::int64_t largest_window(const std::vector<PlannedUnit>& units,
+                            const std::vector<std::int64_t>& bytes, int ahead) {
+  std::int64_t largest = 0;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    std::int64_t sum = bytes[u];
+    for (std::size_t next = u + 1;
+         next < units.size() && next <= u + static_cast<std::size_t>(ahead); ++next)
+      if (!is_inside(units[u], units[next])) sum += bytes[next];
+    for (std::size_t outer = 0; outer < units.size(); ++outer)
+      if (is_inside(units[u], units[outer])) sum += bytes[outer];
+    largest = std::max(largest, sum);
+  }
+  return largest;
+}
+
+}  // namespace
+
+std::int64_t PlannedGroup::gathered_bytes() const {
+  return in_place() ? 0 : layout.padded_numel() * element_size(param_dtype);
+}
+
+std::int64_t PlannedGroup::moved_bytes() const {
+  return eight_bit() ? shard_size * eight_bit_slices.slice_bytes() : gathered_bytes();
+}
+
+std::int64_t PlannedGroup::staging_bytes() const {
+  return eight_bit() && (shard_size > 1 || offloaded) ? moved_bytes() : 0;
+}
+
+std::int64_t PlannedGroup::shard_bytes() const {
+  if (eight_bit()) return eight_bit_slices.slice_bytes();
+  return layout.shard_numel() * element_size(storage_dtype);
+}
+
+std::int64_t PlannedGroup::gradient_bytes() const {
+  return active ? layout.padded_numel() * element_size(reduce_dtype) : 0;
+}
+
+std::int64_t ShardPlan::pool_bytes() const {
+  std::vector<std::int64_t> passing(units.size(), 0);
+  std::int64_t kept =
+      0;  // through the whole forward: for backward, or for another unit that is tied
+  for (const PlannedGroup& group : groups) {
+    if (group.units.size() > 1 || (group.keep_until_backward() && group.needed_in_backward))
+      kept += group.gathered_bytes();
+    else
+      passing[group.units.front()] += group.gathered_bytes();
+    passing[group.units.front()] += group.staging_bytes();
+  }
+  return kept + largest_window(units, passing, prefetch);
+}
+
+HeldBytes ShardPlan::held() const {
+  HeldBytes held;
+  std::vector<std::int64_t> passing(units.size(), 0);
+  std::int64_t tied = 0;
+  for (const PlannedGroup& group : groups) {
+    (group.active      ? held.trainable_shards
+     : group.trainable ? held.resting_shards
+                       : held.frozen_shards) += group.shard_bytes();
+    const std::int64_t masters = group.layout.shard_numel() * element_size(group.master_dtype);
+    for (std::size_t set = 0; set < sets.size(); ++set)
+      if (set != active_set && group.trains_in(set) && sets[set].rest == Rest::keep)
+        held.resting_state += 2 * masters;
+    if (!group.active) continue;
+    held.gradient_shards += masters;
+    held.optimizer_state += 2 * masters;
+    const bool in_place =
+        group.shard_size == 1 && group.reduce_dtype == group.storage_dtype && !group.offloaded;
+    if (in_place) continue;
+    (group.units.size() > 1 ? tied : passing[group.units.front()]) += group.gradient_bytes();
+  }
+  // One buffer fills while the one before is being reduced; those of outer units stay open meanwhile,
+  // because their parameters lie on both sides.
+  held.gradient_buffers = tied + largest_window(units, passing, 1);
+  held.pool = pool_bytes();
+  return held;
+}
+
+int ShardPlan::gathers_per_step(const PlannedGroup& group) const {
+  if (group.shard_size == 1 || group.gathered_bytes() == 0) return 0;
+  if (!group.needed_in_backward || group.keep_until_backward()) return 1;
+  // The unit whose forward ends last is whole when backward begins, and so are those around it.
+  std::size_t last = units.size() - 1;
+  for (std::size_t u = 0; u + 1 < units.size(); ++u)
+    for (const std::size_t g : units[u].groups)
+      if (groups[g].gathered_bytes() > 0) last = u;
+  const bool stays = std::any_of(group.units.begin(), group.units.end(), [&](std::size_t u) {
+    return u == last || is_inside(units[last], units[u]);
+  });
+  return stays ? 1 : 2;
+}
+
+MovedBytes ShardPlan::moved() const {
+  MovedBytes moved;
+  for (const PlannedGroup& group : groups) {
+    const int times = gathers_per_step(group);
+    moved.gathers += times;
+    moved.gathered += times * group.moved_bytes();
+    if (!group.active) continue;
+    if (group.shard_size > 1) {
+      moved.reduce_scatters += 1;
+      moved.reduce_scattered += group.gradient_bytes();
+    }
+    if (group.replicas > 1) {
+      moved.all_reduces += 1;
+      moved.all_reduced += group.layout.shard_numel() * element_size(group.reduce_dtype);
+    }
+  }
+  return moved;
+}
+
+std::vector<std::string> ShardPlan::lines() const {
+  std::vector<std::string> result{str("world of ", world_size, " ranks")};
+  for (const ParameterSet& set : sets)
+    if (sets.size() > 1)
+      result.push_back(str("set '", set.name, "', which while it rests does: ", name_of(set.rest)));
+  for (const PlannedUnit& unit : units) {
+    result.push_back(str("unit '", unit.label(), "' of class ", unit.class_name, " with ",
+                         unit.groups.size(), " groups"));
+    for (const std::size_t g : unit.groups) {
+      const PlannedGroup& group = groups[g];
+      if (&units[group.units.front()] != &unit) continue;
+      result.push_back(str(
+          "group '", group.name, "': ", name_of(group.strategy), group.resident ? " resident" : "",
+          ", ", group.layout.numel(), " elements over ", group.shard_size, " ranks, stored ",
+          c10::toString(group.storage_dtype), ", gathered ", c10::toString(group.param_dtype),
+          ", reduced ", c10::toString(group.reduce_dtype)));
+      for (const std::size_t p : group.parameters)
+        result.push_back(str("parameter '", parameters[p].name, "' of shape [",
+                             join(parameters[p].shape), "]",
+                             parameters[p].trainable ? ", trainable" : ", frozen",
+                             sets.size() > 1 ? str(", in sets ", parameters[p].sets) : ""));
+    }
+  }
+  return result;
+}
+
+void make_resident(PlannedGroup& group) {
+  group.resident = true;
+  group.offloaded = false;
+  group.shard_size = 1;
+}
+
+void choose_residents(ShardPlan& plan, const FrozenOptions& options) {
+  if (options.residency != Residency::automatic) return;
+  std::int64_t used = 0;
+  std::vector<PlannedGroup*> candidates;
+  for (PlannedGroup& group : plan.groups) {
+    if (group.trainable) continue;
+    if (!group.offloaded) used += group.shard_bytes();  // offloaded slices are in host memory
+    if (group.shard_size > 1) candidates.push_back(&group);
+  }
+  require<ConfigError>(options.memory_budget_bytes >= used, "strategy.frozen.memory_budget of ",
+                       format_bytes(options.memory_budget_bytes), " is below the ",
+                       format_bytes(used),
+                       " that the frozen slices alone take on a rank; raise it or use more ranks");
+  // Bytes that no longer move, per byte of memory: with W ranks a resident copy takes (W-1)/W of the
+  // group more, so the number of gathers decides; then size, for fewer collectives.
+  std::map<const PlannedGroup*, int> gathers;
+  for (const PlannedGroup* group : candidates) gathers[group] = plan.gathers_per_step(*group);
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const auto* a, const auto* b) {
+    if (gathers[a] != gathers[b]) return gathers[a] > gathers[b];
+    return a->gathered_bytes() > b->gathered_bytes();
+  });
+  for (PlannedGroup* group : candidates) {
+    PlannedGroup whole = *group;
+    make_resident(whole);
+    whole.replicas = plan.world_size;
+    lay_out(whole, plan.parameters);
+    const std::int64_t more = whole.shard_bytes() - (group->offloaded ? 0 : group->shard_bytes());
+    if (used + more > options.memory_budget_bytes) continue;
+    used += more;
+    *group = std::move(whole);
+  }
+}
+
+}  // namespace floe::shard

@@ -1,0 +1,178 @@
+// The resolved plan: which parameters form which groups of which units, and what that costs. Made
+// from a model without memory and a world size, so that `floe plan` and the engine cannot differ.
+//
+// Note [Units and groups]
+// A *unit* is a module subtree whose parameters are gathered together; inner units are apart. What
+// no unit covers belongs to the root unit. A *group* is the part of a unit's parameters that share
+// trainability, dtypes and the ranks they are sliced over; it is what a collective moves. A parameter
+// that several units use (tied weights) is in a group of its own, which all of them list.
+//
+// Note [Sets]
+// A *set* is what trains at one time; without phases there is one. Which sets train a parameter is part
+// of its group's key, so a switch to another set (Engine::activate) moves no parameter and changes no
+// layout. A group that the active set does not train *rests*: it is frozen in every respect, has no
+// gradient and is gathered like a frozen one. What some set trains has fp32 masters; those of a resting
+// group stay on the device or leave it, as its set says (Rest).
+//
+// Note [Frozen matrices in 8 bits]
+// With FrozenOptions::dtype int8 or fp8 the frozen weights of linear layers are groups of their own, whose
+// slices are codes and scales (Note [Eight bits]). They are gathered as they are stored, into a second
+// buffer of the pool, and the values are made from there into the first one, behind the gather; the second
+// goes back when the unit begins. A group that every rank holds whole needs no second buffer. What some set
+// trains is never stored so, nor are embeddings, heads, tied weights, norms and biases.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "floe/kernels/eight_bit.h"
+#include "floe/nn/boundary.h"
+#include "floe/nn/init.h"
+#include "floe/shard/options.h"
+#include "floe/shard/plan/layout.h"
+
+namespace floe::shard {
+
+// What an entry of a policy names: "DecoderLayer" a class, "layers.*" names by pattern.
+
+// Whether the entry is a pattern over dotted names: it has one of . * ? [.
+bool is_pattern(const std::string& entry);
+
+// Whether the entry names the module of that dotted name.
+bool names_module(const std::string& entry, const std::string& name,
+                  const torch::nn::Module& module);
+
+struct PlannedParameter {
+  std::string name;
+  std::vector<std::string> other_names;
+  std::vector<std::int64_t> shape;
+  std::int64_t numel = 0;
+  std::uint64_t sets = 0;               // bit s: set s trains it
+  bool trainable = false;               // in some set
+  c10::ScalarType dtype = c10::kFloat;  // before it was sharded
+  bool used_twice = false;              // by several modules
+  bool read_in_backward = true;         // its modules' backward reads it
+  bool is_matrix = false;               // of one linear layer: what 8 bits are for
+  at::Tensor tensor;
+  const nn::Init* init = nullptr;
+
+  bool trains_in(std::size_t set) const { return sets >> set & 1; }
+};
+
+struct PlannedGroup {
+  std::string name;                     // "layers.3 frozen"
+  std::vector<std::size_t> units;       // that use it; the first is its home
+  std::vector<std::size_t> parameters;  // in flat order
+  std::uint64_t sets = 0;               // bit s: set s trains it
+  bool trainable = false;               // in some set: it has masters
+  bool active = false;                  // in the set that trains now
+  Rest rest = Rest::keep;  // what its masters do while it rests: keep if one of its sets keeps, ...
+  bool resident = false;   // whole on every rank, nothing to gather
+  Strategy strategy = Strategy::full_shard;
+  int shard_size = 1;                           // over how many ranks it is sliced
+  int replicas = 1;                             // how many ranks hold the same slice
+  c10::ScalarType storage_dtype = c10::kFloat;  // of the slices; fp32 masters for what trains
+  c10::ScalarType master_dtype = c10::kFloat;   // of what some set trains
+  c10::ScalarType param_dtype = c10::kFloat;    // gathered
+  c10::ScalarType reduce_dtype = c10::kFloat;   // of its gradients' reduction
+  bool offloaded = false;          // slices, gradients and optimizer state in host memory
+  bool needed_in_backward = true;  // by the closed formula; the engine looks at the graph
+  FlatLayout layout;
+  kernels::EightBitSlices eight_bit_slices;  // of a group that is stored in 8 bits
+
+  bool eight_bit() const {
+    return !trainable && storage_dtype != param_dtype && kernels::is_eight_bit(storage_dtype);
+  }
+  std::int64_t gathered_bytes() const;  // 0 when nothing has to be gathered
+  std::int64_t moved_bytes() const;     // by one gather: what it brings together
+  std::int64_t staging_bytes() const;   // beside the gathered values, until they are made
+  std::int64_t shard_bytes() const;
+  std::int64_t gradient_bytes() const;  // the reduction's input; 0 for what does not train now
+  bool trains_in(std::size_t set) const { return sets >> set & 1; }
+  // Whether masters and averages are off the device while it rests.
+  bool leaves_device() const { return rest != Rest::keep && !offloaded; }
+  // Resting, with its masters elsewhere: the slices have the gathered dtype.
+  bool masters_away() const { return trainable && storage_dtype != master_dtype; }
+  bool keep_until_backward() const { return strategy == Strategy::shard_grad_op; }
+  // The slice is the whole and has the gathered dtype: parameters are views of it, always.
+  bool in_place() const { return shard_size == 1 && storage_dtype == param_dtype && !offloaded; }
+};
+
+struct PlannedUnit {
+  std::string name;  // dotted; "" is the root
+  std::string class_name;
+  torch::nn::Module* module = nullptr;
+  nn::BoundarySlot* slot = nullptr;  // null: a foreign module without a boundary
+  std::vector<std::size_t> groups;
+  bool recomputes = false;  // it, or something inside it, runs its forward again in backward
+  std::string label() const { return name.empty() ? "(root)" : name; }
+};
+
+// A module whose forward runs again in backward.
+struct PlannedCheckpoint {
+  std::string name;
+  torch::nn::Module* module = nullptr;
+  nn::BoundarySlot* slot = nullptr;
+};
+
+// Bytes that one rank holds between steps, and at most during one.
+struct HeldBytes {
+  std::int64_t trainable_shards = 0;  // fp32 masters of the active set
+  std::int64_t resting_shards = 0;    // of sets that do not train now
+  std::int64_t frozen_shards = 0;     // sliced or resident
+  std::int64_t gradient_shards = 0;
+  std::int64_t optimizer_state = 0;   // AdamW: two fp32 moments, of the active set
+  std::int64_t resting_state = 0;     // ... of sets that keep theirs while they rest
+  std::int64_t pool = 0;              // gathered parameters: neighbours and what is around them
+  std::int64_t gradient_buffers = 0;  // unsharded gradients: one filling, one being reduced
+  std::int64_t between_steps() const {
+    return trainable_shards + resting_shards + frozen_shards + optimizer_state + resting_state;
+  }
+  std::int64_t peak() const { return between_steps() + gradient_shards + pool + gradient_buffers; }
+};
+
+// What one rank takes part in per forward and backward (see docs/engine.md for the formula).
+struct MovedBytes {
+  std::int64_t gathers = 0, gathered = 0;
+  std::int64_t reduce_scatters = 0, reduce_scattered = 0;
+  std::int64_t all_reduces = 0, all_reduced = 0;
+};
+
+struct ShardPlan {
+  int world_size = 1;
+  int prefetch = 1;
+  std::vector<PlannedParameter> parameters;
+  std::vector<PlannedGroup> groups;
+  std::vector<PlannedUnit> units;  // in registration order; the root last
+  std::vector<PlannedCheckpoint> checkpointed;
+  std::vector<ParameterSet> sets;  // at least one; without phases it has no name
+  std::size_t active_set = 0;
+
+  // Makes `set` the active one; what the groups store, hold and move follows from it.
+  void activate(std::size_t set);
+
+  HeldBytes held() const;
+  MovedBytes moved() const;
+  // How often a forward and backward gathers the group, from the second step on (the first one cannot
+  // know yet which unit is the last).
+  int gathers_per_step(const PlannedGroup& group) const;
+  // The memory that gathered parameters may take: a unit, those around it and those gathered ahead,
+  // the largest such neighbourhood of the model.
+  std::int64_t pool_bytes() const;
+  // One line per unit, group and parameter: what ranks must agree on.
+  std::vector<std::string> lines() const;
+};
+
+// Divides the group's parameters, in their order, into `shard_size` slices.
+void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameters);
+
+// Throws ConfigError for a policy or pattern that matches nothing (with near names), and for a unit
+// that cannot be called through a boundary while watch_operators is off. `before`: the plan that the
+// model is sharded by already, when another one is made for it.
+ShardPlan make_plan(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
+                    int world_size, const ShardPlan* before = nullptr);
+
+}  // namespace floe::shard

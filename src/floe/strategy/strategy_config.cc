@@ -1,0 +1,102 @@
+#include "floe/strategy/strategy_config.h"
+
+#include <set>
+
+#include "floe/config/schema.h"
+
+namespace floe {
+namespace {
+
+constexpr auto kFloatTypes = {"fp32", "bf16", "fp16"};
+constexpr auto kStorageTypes = {"fp32", "bf16", "fp16", "int8", "fp8"};
+
+// The end of the sentence "strategy.units ...", or nothing.
+std::string repeated(const std::vector<std::string>& names) {
+  std::set<std::string> seen;
+  for (const std::string& name : names)
+    if (!seen.insert(name).second) return str("names '", name, "' twice; keep one");
+  return "";
+}
+
+}  // namespace
+
+void describe(config::Schema<MixedPrecisionConfig>& s) {
+  using C = MixedPrecisionConfig;
+  s.choice("param", &C::param, kFloatTypes, "Type of gathered parameters and of the computation");
+  s.choice("reduce", &C::reduce, kFloatTypes, "Type in which gradients are summed over ranks");
+  s.choice("buffer", &C::buffer, kFloatTypes, "Type of buffers");
+}
+
+void describe(config::Schema<FrozenConfig>& s) {
+  using C = FrozenConfig;
+  s.field("residency", &C::residency,
+          "Where frozen parameters live: sharded over ranks, a resident copy on each, or as many "
+          "resident "
+          "as the budget holds");
+  s.field("memory_budget", &C::memory_budget,
+          "Bytes that resident frozen parameters may take on a rank, for auto")
+      .more_than(0);
+  s.choice(
+      "dtype", &C::dtype, kStorageTypes,
+      "Storage type of frozen parameters; null is mixed_precision.param. With int8 or fp8 the "
+      "frozen weights of linear layers are stored and gathered in 8 bits, with one scale per row, "
+      "and the rest as with null");
+  s.check("residency", [](const C& c) {
+    if (c.residency == C::Residency::planned && !c.memory_budget)
+      return "is auto, which needs a budget; set memory_budget beside it, such as 40GiB";
+    return "";
+  });
+  s.check("memory_budget", [](const C& c) {
+    if (c.residency != C::Residency::planned && c.memory_budget)
+      return "has no effect here; set residency: auto beside it, or remove the budget";
+    return "";
+  });
+}
+
+void describe(config::Schema<ActivationsConfig>& s) {
+  using C = ActivationsConfig;
+  s.field("keep", &C::keep,
+          "What stays of a checkpointed module for its backward: its inputs, or the products too "
+          "(results of matrix products and attention), so that only cheap parts are recomputed");
+  s.field("offload", &C::offload, "What stays of checkpointed modules waits in pinned host memory");
+}
+
+void describe(config::Schema<StrategyConfig>& s) {
+  using C = StrategyConfig;
+  s.field("sharding", &C::sharding,
+          "full_shard (ZeRO-3), shard_grad_op (ZeRO-2: kept from forward to backward), no_shard "
+          "(DDP) or "
+          "hybrid (shard inside a group of ranks, replicate across)");
+  s.field("hybrid_shard_size", &C::hybrid_shard_size, "Ranks that share one copy under hybrid")
+      .at_least(1);
+  s.field("units", &C::units, "Module classes whose instances are gathered as one unit")
+      .not_empty();
+  s.field("activation_checkpointing", &C::activation_checkpointing,
+          "Module classes that recompute their forward in backward; an empty list is off");
+  s.section("activations", &C::activations, "What checkpointed modules keep, and where");
+  s.section("mixed_precision", &C::mixed_precision, "Types of parameters, reduction and buffers");
+  s.section("frozen", &C::frozen, "How frozen parameters are kept");
+  s.field("cuda_graphs", &C::cuda_graphs,
+          "Record steps whose shapes repeat as CUDA graphs, and replay them");
+  s.field("cpu_offload", &C::cpu_offload, "Keep shards and optimizer state in host memory");
+  s.field("prefetch", &C::prefetch, "Units gathered ahead of the one that computes").at_least(0);
+  s.check("units", [](const C& c) { return repeated(c.units); });
+  s.check("activation_checkpointing",
+          [](const C& c) { return repeated(c.activation_checkpointing); });
+  s.check("activations", [](const C& c) {
+    const bool set = c.activations.keep != ActivationsConfig::Keep::inputs || c.activations.offload;
+    if (set && c.activation_checkpointing.empty())
+      return "has no effect here; name what is checkpointed in activation_checkpointing beside it";
+    return "";
+  });
+}
+
+void describe(config::Schema<PrecisionConfig>& s) {
+  s.choice("autocast", &PrecisionConfig::autocast, {"bf16", "fp16"},
+           "Computation under torch's autocast in that type; null: off");
+  s.field("loss_scale", &PrecisionConfig::loss_scale,
+          "First scale of the loss with fp16; null: 65536 with fp16, none otherwise")
+      .more_than(0);
+}
+
+}  // namespace floe

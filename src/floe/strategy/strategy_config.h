@@ -1,0 +1,90 @@
+// The blocks `strategy:` and `precision:`: how a model's state is spread over the ranks, and in which
+// numbers it computes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "floe/config/codec.h"
+#include "floe/core/dtype.h"
+
+namespace floe {
+namespace config {
+template <class T>
+class Schema;
+}
+
+struct MixedPrecisionConfig {
+  DType param = DType::bf16;  // of gathered parameters and computation
+  DType reduce = DType::f32;  // of gradient reduction
+  DType buffer = DType::f32;  // of buffers such as running statistics
+};
+void describe(config::Schema<MixedPrecisionConfig>& s);
+
+struct FrozenConfig {
+  // sharded: gathered when needed. resident: each rank keeps a full copy. planned ("auto"): the
+  // planner keeps resident what saves most traffic within the budget.
+  enum class Residency { sharded, resident, planned };
+
+  Residency residency = Residency::sharded;
+  std::optional<config::ByteSize> memory_budget;  // exactly with `auto`
+  std::optional<DType> dtype;                     // storage; null = mixed_precision.param
+};
+inline auto enum_names(FrozenConfig::Residency) {
+  using enum FrozenConfig::Residency;
+  return std::to_array<std::pair<std::string_view, FrozenConfig::Residency>>(
+      {{"sharded", sharded}, {"resident", resident}, {"auto", planned}});
+}
+void describe(config::Schema<FrozenConfig>& s);
+
+struct ActivationsConfig {
+  // inputs: everything else is recomputed. products: results of matrix products and attention stay too.
+  enum class Keep { inputs, products };
+
+  Keep keep = Keep::inputs;
+  bool offload = false;  // what stays waits in host memory
+};
+inline auto enum_names(ActivationsConfig::Keep) {
+  using enum ActivationsConfig::Keep;
+  return std::to_array<std::pair<std::string_view, ActivationsConfig::Keep>>(
+      {{"inputs", inputs}, {"products", products}});
+}
+void describe(config::Schema<ActivationsConfig>& s);
+
+struct StrategyConfig {
+  enum class Sharding { full_shard, shard_grad_op, no_shard, hybrid };
+
+  Sharding sharding = Sharding::full_shard;
+  std::int64_t hybrid_shard_size = 8;  // ranks that share one copy under `hybrid`
+  std::vector<std::string> units{"DecoderLayer", "GatedCrossAttention", "PerceiverResampler",
+                                 "ViTBlock"};
+  std::vector<std::string> activation_checkpointing;  // units by class; empty: off
+  ActivationsConfig activations;
+  MixedPrecisionConfig mixed_precision;
+  FrozenConfig frozen;
+  bool cuda_graphs = false;
+  bool cpu_offload = false;
+  std::int64_t prefetch = 1;  // units gathered ahead of the one that computes
+};
+inline auto enum_names(StrategyConfig::Sharding) {
+  using enum StrategyConfig::Sharding;
+  return std::to_array<std::pair<std::string_view, StrategyConfig::Sharding>>(
+      {{"full_shard", full_shard},
+       {"shard_grad_op", shard_grad_op},
+       {"no_shard", no_shard},
+       {"hybrid", hybrid}});
+}
+void describe(config::Schema<StrategyConfig>& s);
+
+struct PrecisionConfig {
+  std::optional<DType> autocast;     // fp32 computation under torch's autocast; null: off
+  std::optional<double> loss_scale;  // the first one with fp16; null: 65536 with fp16, else none
+};
+void describe(config::Schema<PrecisionConfig>& s);
+
+}  // namespace floe

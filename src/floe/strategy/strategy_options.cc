@@ -1,0 +1,97 @@
+#include "floe/strategy/strategy_options.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "floe/core/error.h"
+#include "floe/nn/module.h"
+
+namespace floe::plan {
+namespace {
+
+// What parameters and gradients can be, and at the end what frozen matrices may be stored in besides.
+constexpr std::array<std::pair<DType, c10::ScalarType>, 6> kTypes{
+    {{DType::f64, at::kDouble},
+     {DType::f32, at::kFloat},
+     {DType::f16, at::kHalf},
+     {DType::bf16, at::kBFloat16},
+     {DType::i8, at::kChar},
+     {DType::f8_e4m3, at::kFloat8_e4m3fn}}};
+
+shard::Strategy engine_strategy(StrategyConfig::Sharding sharding) {
+  using enum StrategyConfig::Sharding;
+  switch (sharding) {
+    case full_shard: return shard::Strategy::full_shard;
+    case shard_grad_op: return shard::Strategy::shard_grad_op;
+    case no_shard: return shard::Strategy::no_shard;
+    case hybrid: return shard::Strategy::hybrid;
+  }
+  throw ConfigError("strategy.sharding is none of those that the engine has");
+}
+
+shard::Residency engine_residency(FrozenConfig::Residency residency) {
+  using enum FrozenConfig::Residency;
+  switch (residency) {
+    case sharded: return shard::Residency::sharded;
+    case resident: return shard::Residency::resident;
+    case planned: return shard::Residency::automatic;
+  }
+  throw ConfigError("strategy.frozen.residency is none of those that the engine has");
+}
+
+int small(const char* key, std::int64_t value) {
+  require<ConfigError>(value <= std::numeric_limits<int>::max(), key, " is ", value,
+                       ", but no number of ranks or units is that large");
+  return static_cast<int>(value);
+}
+
+}  // namespace
+
+c10::ScalarType scalar_type_of(DType dtype) {
+  for (const auto& [ours, torchs] : kTypes)
+    if (ours == dtype) return torchs;
+  throw ConfigError(str("parameters cannot be ", name_of(dtype), "; choose fp32, bf16 or fp16"));
+}
+
+std::string_view name_of(c10::ScalarType dtype) {
+  for (const auto& [ours, torchs] : kTypes)
+    if (torchs == dtype) return name_of(ours);
+  return c10::toString(dtype);
+}
+
+shard::Policy policy_of(const StrategyConfig& strategy, const torch::nn::Module& model) {
+  shard::Policy policy;
+  policy.units = strategy.units;
+  if (strategy.units == StrategyConfig{}.units) {
+    std::set<std::string> classes;
+    for (const auto& module : model.modules(/*include_self=*/false))
+      classes.insert(nn::class_name(*module));
+    std::erase_if(policy.units, [&](const std::string& unit) { return !classes.contains(unit); });
+  }
+  return policy;
+}
+
+shard::ShardOptions shard_options_of(const StrategyConfig& strategy) {
+  shard::ShardOptions options;
+  options.strategy = engine_strategy(strategy.sharding);
+  options.hybrid_shard_size = small("strategy.hybrid_shard_size", strategy.hybrid_shard_size);
+  options.mixed_precision.param = scalar_type_of(strategy.mixed_precision.param);
+  options.mixed_precision.reduce = scalar_type_of(strategy.mixed_precision.reduce);
+  options.mixed_precision.buffer = scalar_type_of(strategy.mixed_precision.buffer);
+  options.frozen.residency = engine_residency(strategy.frozen.residency);
+  if (strategy.frozen.memory_budget)
+    options.frozen.memory_budget_bytes = strategy.frozen.memory_budget->bytes;
+  if (strategy.frozen.dtype) options.frozen.dtype = scalar_type_of(*strategy.frozen.dtype);
+  options.cpu_offload = strategy.cpu_offload;
+  options.prefetch = small("strategy.prefetch", strategy.prefetch);
+  options.activation_checkpointing = strategy.activation_checkpointing;
+  options.kept_activations.products =
+      strategy.activations.keep == ActivationsConfig::Keep::products;
+  options.kept_activations.in_host = strategy.activations.offload;
+  return options;
+}
+
+}  // namespace floe::plan

@@ -1,0 +1,274 @@
+#include "floe/train/reporting/diagnostics.h"
+
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "floe/core/bytes.h"
+#include "floe/core/log.h"
+#include "floe/observe/diagnostics/dtypes.h"
+#include "floe/observe/diagnostics/findings.h"
+#include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/observe/diagnostics/strategy_lines.h"
+#include "floe/observe/diagnostics/timeline.h"
+#include "floe/observe/diagnostics/unit_times.h"
+#include "floe/observe/diagnostics/unit_tree.h"
+#include "floe/strategy/strategy_options.h"
+#include "floe/train/step/loss_scale.h"
+
+namespace floe::train {
+namespace {
+
+using diag::MemoryPoint;
+using Numbers = std::vector<std::pair<std::string, double>>;
+
+// For what another rank published long before.
+constexpr std::chrono::milliseconds kPatience{200};
+
+std::string memory_key(int rank) { return str("diagnostics/memory/", rank); }
+
+double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / kMiB; }
+
+}  // namespace
+
+struct Diagnostics::State {
+  State(const RunConfig& run, const config::Value& values, comm::World& joined)
+      : config(*run.log.diagnostics),
+        strategy(run.strategy),
+        configured(plan::shard_options_of(run.strategy)),
+        folder(run.run.folder()),
+        world(joined),
+        top_k(static_cast<std::size_t>(config.tree_top_k)) {
+    diag::device_memory(world.device());  // from here on the CPU's memory is counted
+    findings.strategy = diag::strategy_lines(strategy_settings(run, values, world.size()));
+    say("strategy", findings.strategy);
+  }
+  ~State() { detach(); }
+
+  bool leads() const { return world.rank() == 0; }
+  void say(const char* about, const std::vector<std::string>& lines) const {
+    if (leads())
+      for (const std::string& line : lines) log::info(about, ": ", line);
+  }
+  void note(const std::string& sentence) {
+    findings.add_note(sentence);
+    if (leads()) log::warn(sentence);
+  }
+  // A full disk costs the diagnostics, not the run.
+  template <class Work>
+  void keep(const char* what, const Work& work) {
+    try {
+      work();
+    } catch (const std::exception& e) {
+      if (!std::exchange(not_kept, true)) log::warn(what, " cannot be written: ", e.what());
+    }
+  }
+  void write() {
+    if (leads()) keep("diagnostics.json", [&] { findings.write(folder + "/diagnostics.json"); });
+  }
+
+  void attach();
+  void detach_memory();
+  void detach();
+  // The memory of the batch at hand.
+  Numbers finish_memory();
+  // All batches that are looked at are over.
+  Numbers finish_batches();
+  void finish_trace();
+  // Rank 0: what the others measured.
+  void add_other_ranks();
+  void check_dtypes() const;
+
+  const DiagnosticsConfig config;
+  const StrategyConfig strategy;
+  const shard::ShardOptions configured;  // what the engine should have been given
+  const std::string folder;
+  comm::World& world;
+  const std::size_t top_k;
+  diag::Findings findings;
+
+  shard::Engine* engine = nullptr;
+  std::vector<optim::Optimizer*> optimizers;
+  std::int64_t batch = 0;  // from 1: the one under way
+  std::string advice;      // of the last batch
+  std::int64_t peak_bytes = 0;
+  bool traced = false;    // the trace is written
+  bool not_kept = false;  // and told
+  std::optional<diag::CollectiveTypes> collectives;
+  std::optional<diag::MemoryWatch> memory;
+  std::optional<diag::Timeline> timeline;
+};
+
+void Diagnostics::State::check_dtypes() const {
+  for (const optim::Optimizer* optimizer : optimizers)
+    diag::check_dtypes(*engine, *optimizer, configured);
+}
+
+void Diagnostics::State::attach() {
+  if (config.batches > 0) {
+    collectives.emplace(configured);
+    memory.emplace(*engine, optimizers);
+    engine->add_observer(&*collectives);
+    engine->add_observer(&*memory);
+  }
+  if (config.batches > 0 || config.trace_steps) {
+    timeline.emplace(world.device());
+    engine->add_observer(&*timeline);
+  }
+}
+
+void Diagnostics::State::detach_memory() {
+  if (collectives) engine->remove_observer(&*collectives);
+  if (memory) engine->remove_observer(&*memory);
+  collectives.reset();
+  memory.reset();
+}
+
+void Diagnostics::State::detach() {
+  if (!engine) return;
+  detach_memory();
+  if (timeline) engine->remove_observer(&*timeline);
+  timeline.reset();
+}
+
+Numbers Diagnostics::State::finish_memory() {
+  findings.add_memory(batch, world.rank(), memory->points());
+  say("memory", diag::memory_lines(batch, memory->points()));
+  advice = memory->advice();
+  peak_bytes = memory->largest().peak.bytes;
+  say("memory", {advice});
+  if (batch == 1) say("dtypes", {collectives->line()});
+  Numbers numbers;
+  for (const diag::PointMemory& at : memory->points()) {
+    const std::string name = str("memory/", name_of(at.point));
+    numbers.emplace_back(name + "_mib", mebibytes(at.current_bytes));
+    numbers.emplace_back(name + "_peak_mib", mebibytes(at.peak.bytes));
+  }
+  return numbers;
+}
+
+Numbers Diagnostics::State::finish_batches() {
+  if (!advice.empty()) findings.add_note(advice);
+  if (world.rank() != 0 && !findings.memory.empty())
+    world.publish(memory_key(world.rank()), findings.memory.dump());
+  detach_memory();
+  const diag::StepTimes times =
+      diag::step_times(diag::without_first_step(timeline->spans()), engine->plan());
+  if (times.num_steps == 0) return {};
+  findings.times = diag::times_json(times);
+  say("times", diag::time_lines(times, top_k, timeline->is_of_device()));
+  return {{"time/step_s", times.step_s},
+          {"time/gather_wait_s", times.gather_wait_s()},
+          {"time/compute_s", times.compute_s()},
+          {"time/reduce_wait_s", times.reduce_wait_s()}};
+}
+
+void Diagnostics::State::finish_trace() {
+  traced = true;
+  keep("the trace", [&] { diag::write_trace(*timeline, folder, world.rank()); });
+  say("trace", {str("the first ", batch, batch == 1 ? " batch is" : " batches are", " in ", folder,
+                    "/trace, a file per rank; open them in ui.perfetto.dev")});
+}
+
+void Diagnostics::State::add_other_ranks() {
+  if (!leads() || findings.memory.empty()) return;
+  for (int rank = 1; rank < world.size(); ++rank) {
+    const auto theirs = world.lookup(memory_key(rank), kPatience);
+    if (!theirs) return;  // it did not come that far, or nobody keeps the board any more
+    const auto points = nlohmann::ordered_json::parse(*theirs);
+    findings.memory.insert(findings.memory.end(), points.begin(), points.end());
+  }
+  if (const std::string uneven = findings.uneven_memory(); !uneven.empty()) note(uneven);
+}
+
+Diagnostics::Diagnostics(const RunConfig& config, const config::Value& values, comm::World& world) {
+  if (config.log.diagnostics) state_ = std::make_unique<State>(config, values, world);
+}
+
+Diagnostics::~Diagnostics() = default;
+
+void Diagnostics::begin(shard::Engine& engine, const std::vector<optim::Optimizer*>& optimizers) {
+  if (!state_) return;
+  State& s = *state_;
+  s.engine = &engine;
+  s.optimizers = optimizers;
+  const shard::ShardPlan& plan = engine.plan();
+  const auto matches = diag::match_lines(s.strategy, plan);
+  s.findings.strategy.insert(s.findings.strategy.end(), matches.begin(), matches.end());
+  s.say("strategy", matches);
+  s.say("units", diag::tree_lines(plan, s.top_k));
+  s.findings.units = diag::units_json(plan);
+  s.findings.ranks = diag::rank_bytes(plan);
+  for (const std::string& sentence : diag::plan_notes(plan)) s.note(sentence);
+
+  const shard::MemoryInUse memory = engine.memory();
+  log::info("units: this rank (", s.world.rank(), " of ", s.world.size(), ") holds ",
+            format_bytes(memory.trainable_shards), " of trainable and ",
+            format_bytes(memory.frozen_shards), " of frozen parameters");
+  s.check_dtypes();
+  s.say("dtypes", {diag::dtype_line(engine, *optimizers[engine.active_set()])});
+  s.write();
+  s.attach();
+}
+
+void Diagnostics::mark(MemoryPoint point) {
+  if (!state_ || !state_->timeline) return;
+  State& s = *state_;
+  if (point == MemoryPoint::batch_start) {
+    s.batch += 1;
+    s.timeline->end_step();  // of a batch that was skipped
+    s.timeline->begin_step(s.batch);
+  }
+  if (!s.memory || s.batch > s.config.batches) return;
+  s.memory->mark(point);
+  if (point == MemoryPoint::before_optimizer_step) {
+    s.collectives->check();
+    s.check_dtypes();
+  }
+}
+
+Numbers Diagnostics::after_step(std::int64_t step) {
+  if (!state_) return {};
+  State& s = *state_;
+  s.peak_bytes = 0;
+  if (!s.timeline) return {};
+  s.timeline->end_step();
+  const bool last_batch = s.memory && s.batch >= s.config.batches;
+  const bool last_traced = s.config.trace_steps && s.batch >= *s.config.trace_steps && !s.traced;
+  if (last_batch || last_traced) s.timeline->wait();
+  Numbers numbers;
+  if (s.memory && s.batch <= s.config.batches) numbers = s.finish_memory();
+  if (last_batch) {
+    const Numbers times = s.finish_batches();
+    numbers.insert(numbers.end(), times.begin(), times.end());
+  }
+  if (last_traced) s.finish_trace();
+  s.write();
+  if (!s.memory && (s.traced || !s.config.trace_steps)) s.detach();
+  return s.config.to_loggers ? numbers : Numbers{};
+}
+
+std::int64_t Diagnostics::peak_bytes() const { return state_ ? state_->peak_bytes : 0; }
+
+void Diagnostics::end() {
+  if (!state_ || !state_->engine) return;
+  State& s = *state_;
+  // What was measured is worth keeping, but never worth more than the run or its first failure.
+  try {
+    if (s.memory) s.finish_batches();
+    if (s.timeline && s.config.trace_steps && !s.traced) {
+      s.timeline->end_step();  // what was under way shows in the trace
+      s.timeline->wait_at_most(kPatience);
+      s.finish_trace();
+    }
+    s.add_other_ranks();
+    s.write();
+  } catch (const std::exception& e) {
+    log::warn("the rest of the diagnostics is lost: ", e.what());
+  }
+  s.detach();
+  s.engine = nullptr;
+}
+
+}  // namespace floe::train

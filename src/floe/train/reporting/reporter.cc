@@ -1,0 +1,205 @@
+#include "floe/train/reporting/reporter.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "floe/config/value.h"
+#include "floe/core/log.h"
+#include "floe/core/str.h"
+#include "floe/core/version.h"
+#include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/train/reporting/arithmetic.h"
+#include "floe/train/step/loss_scale.h"
+
+namespace floe::train {
+
+namespace {
+
+// A batch so many times larger than the noise scale is pointed out.
+constexpr double kFarAboveNoise = 10;
+
+void append_line(const std::string& path, const std::string& line) {
+  std::ofstream file(path, std::ios::app);
+  file << line + "\n" << std::flush;
+  if (!file) log::warn(path, " cannot be written");
+}
+
+}  // namespace
+
+Reporter::Reporter(const config::Loaded<RunConfig>& loaded, comm::World& world)
+    : config_(loaded.config),
+      world_(world),
+      config_json_(config::to_json(loaded.values)),
+      config_yaml_(config::print_config(loaded.values)),
+      folder_(loaded.config, world),
+      diagnostics_(config_, loaded.values, world),
+      precision_(precision_lines(config_, loaded.values)),
+      peak_tflops_(peak_tflops(config_, world.device())) {
+  diag::device_memory(world.device());  // from here on the CPU's memory is counted
+}
+
+Reporter::~Reporter() = default;
+
+void Reporter::begin(std::int64_t first_step, std::int64_t total_steps, shard::Engine& engine,
+                     const std::vector<optim::Optimizer*>& optimizers,
+                     const models::BuiltModel& built) {
+  arithmetic_.emplace(engine.plan(), *built.model);
+  // With diagnostics the same is said with everything else about the strategy.
+  if (world_.rank() == 0 && !config_.log.diagnostics)
+    for (const std::string& line : precision_) log::info("precision: ", line);
+  diagnostics_.begin(engine, optimizers);
+  if (world_.rank() != 0) return;
+
+  folder_.write_config(config_yaml_);
+  metrics::RunInfo run;
+  run.name = config_.run.name;
+  run.folder = folder_.path();
+  run.config = config_json_;
+  run.world_size = world_.size();
+  run.first_step = first_step;
+  run.version = kVersion;
+  metrics::LoggerOptions options{
+      .jsonl = config_.log.jsonl, .tensorboard = config_.log.tensorboard, .wandb_mode = "disabled"};
+  if (const auto& wandb = config_.log.wandb; wandb && wandb->mode != WandbConfig::Mode::disabled) {
+    options.wandb_mode = wandb->mode == WandbConfig::Mode::online ? "online" : "offline";
+    run.project = wandb->project;
+    run.entity = wandb->entity.value_or("");
+  }
+  if (const auto& wandb = config_.log.wandb;
+      wandb && wandb->mode == WandbConfig::Mode::disabled &&
+      (wandb->checkpoints || wandb->entity || wandb->project != WandbConfig{}.project))
+    log::warn(
+        "log.wandb names a project, an entity or checkpoints, but nothing is written for W&B: "
+        "log.wandb.mode is disabled; set it to offline or online");
+  logger_ = metrics::open_logger(run, options);
+  progress_ =
+      std::make_unique<metrics::ProgressLine>(first_step, total_steps, config_.log.every_steps);
+  if (first_step > total_steps)
+    log::warn("nothing is left to train: the checkpoint is of step ", first_step,
+              ", but the run ends after ", total_steps, "; raise train.steps to train on");
+  log::info("training: ", std::max<std::int64_t>(0, total_steps - first_step), " of ",
+            std::max(first_step, total_steps), " steps on ", world_.size(),
+            world_.size() == 1 ? " rank" : " ranks", "; the run's files are in ", folder_.path());
+}
+
+void Reporter::count_work(const PackedBatch& batch, const models::ModelInput& input) {
+  flops_ += arithmetic_->of(batch, input);
+}
+
+void Reporter::step(StepRecord& record) {
+  const double flops = std::exchange(flops_, 0.0);
+  auto numbers = diagnostics_.after_step(record.step);
+  if (world_.rank() != 0) return;
+  record.others.insert(record.others.end(), numbers.begin(), numbers.end());
+  record.phase_switch = std::exchange(of_switch_, nullptr);
+  for (const auto& number : std::exchange(switch_numbers_, {})) record.others.push_back(number);
+  if (const double step_s = record.times.step(); step_s > 0)
+    record.teraflops = flops / step_s / 1e12;
+  if (peak_tflops_) record.mfu = record.teraflops / *peak_tflops_;
+  record.memory_peak =
+      std::max(diagnostics_.peak_bytes(), diag::device_memory(world_.device()).peak_bytes);
+  diag::reset_peak(world_.device());
+  logger_->write(to_metrics(record, world_.size()));
+  progress_->update(to_progress(record, world_.size()));
+  if (record.validated_step == record.step) tell_validation(record.step, record.others);
+  watch_noise(record);
+}
+
+void Reporter::tell_validation(std::int64_t step,
+                               const std::vector<std::pair<std::string, double>>& values) {
+  std::vector<std::string> parts;
+  for (const auto& [name, value] : values)
+    if (name.starts_with("val_")) parts.push_back(str(name, " ", value));
+  if (world_.rank() == 0 && !parts.empty())
+    log::info("validation after step ", step, ": ", join(parts, "  "));
+}
+
+void Reporter::watch_noise(const StepRecord& record) {
+  if (!record.noise_scale || noise_told_) return;
+  double batch = 0;
+  for (const auto& source : record.sources) batch += static_cast<double>(source.samples);
+  if (batch < kFarAboveNoise * *record.noise_scale) return;
+  noise_told_ = true;
+  log::warn("a step has ", batch, " samples, but the gradient's noise justifies only about ",
+            *record.noise_scale,
+            " (gradient_noise_scale): a smaller batch would learn as much per step, and very large "
+            "ones can cost quality");
+}
+
+void Reporter::skipped(std::int64_t step, const std::vector<PackedBatch>& batches) {
+  nlohmann::json keys = nlohmann::json::array();
+  for (const PackedBatch& batch : batches)
+    for (const std::string& key : batch.sample_keys) keys.push_back(key);
+  flops_ = 0;  // of a step that came to nothing
+  append_line(folder_.path() + "/skipped.jsonl",
+              nlohmann::json{{"step", step}, {"rank", world_.rank()}, {"samples", keys}}.dump(
+                  -1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void Reporter::before_switch(const shard::Engine& engine,
+                             const std::vector<optim::Optimizer*>& optimizers,
+                             const optim::Ema* ema) {
+  before_switch_ = diag::memory_owners(engine, optimizers, ema);
+}
+
+void Reporter::switched(const PhaseChange& change, const shard::Engine& engine,
+                        const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema) {
+  const diag::MemoryOwners before = std::exchange(before_switch_, {});
+  const diag::MemoryOwners after = diag::memory_owners(engine, optimizers, ema);
+  for (const std::string& sentence :
+       diag::surplus(after, diag::expected_owners(before, engine, optimizers, ema)))
+    log::warn("after the switch to phase '", change.to, "' ", sentence);
+  if (world_.rank() != 0) return;
+
+  log::info("phase '", change.to, "' trains from step ", change.step + 1, " on, after '",
+            change.from, "'; the switch took ", change.seconds, " s");
+  // Turns may be short: the whole table once for every pair of phases, later it is in the JSON lines.
+  if (shown_switches_.emplace(change.from, change.to).second)
+    for (const std::string& line : diag::switch_lines(before, after)) log::info("memory: ", line);
+  of_switch_ = {{"from", change.from},
+                {"to", change.to},
+                {"seconds", change.seconds},
+                {"memory", {{"before", owners_json(before)}, {"after", owners_json(after)}}}};
+  switch_numbers_ = {{"memory_after_switch_bytes", static_cast<double>(after.device_bytes())}};
+}
+
+void Reporter::saved(const std::string& checkpoint) {
+  if (!logger_ || !config_.log.wandb || !config_.log.wandb->checkpoints) return;
+  const std::string name = std::filesystem::path(checkpoint).filename().string();
+  logger_->add_files(checkpoint, "checkpoints/" + name);
+}
+
+void Reporter::set_total_steps(std::int64_t total_steps) {
+  if (progress_) progress_->set_total_steps(total_steps);
+}
+
+void Reporter::end(const std::string& data_report, std::int64_t step, bool stopped,
+                   const TimeAccount::Times& times, const std::string& early) {
+  diagnostics_.end();
+  if (world_.rank() != 0) return;
+  progress_.reset();
+  std::istringstream lines(data_report);
+  for (std::string line; std::getline(lines, line);) log::info("data: ", line);
+  log::info("time: ", times.text());
+  if (stopped)
+    log::info(step == 0 ? std::string("stopped before the first step")
+                        : str("stopped after step ", step, ", with a checkpoint"),
+              "; the same command goes on from ", step == 0 ? "there" : "it");
+  else
+    log::info("done: ", early.empty() ? counted(step, "step") : early);
+  logger_->finish(stopped ? 1 : 0);
+}
+
+void Reporter::failed() {
+  try {
+    progress_.reset();
+    diagnostics_.end();
+    if (logger_) logger_->finish(1);
+  } catch (const std::exception& e) {
+    log::warn("the logs could not be closed: ", e.what());
+  }
+}
+
+}  // namespace floe::train

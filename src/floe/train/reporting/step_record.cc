@@ -1,0 +1,133 @@
+#include "floe/train/reporting/step_record.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "floe/checkpoint/store_exchange.h"
+#include "floe/core/log.h"
+#include "floe/data/stream/stream_codec.h"
+
+namespace floe::train {
+
+namespace {
+
+double per_second(std::int64_t count, double seconds) {
+  return seconds > 0 ? static_cast<double>(count) / seconds : 0;
+}
+
+// Note [Times of a record]
+// wall_time = step_time + skipped_time + validation_time + checkpoint_time + phase_switch_time +
+// other_time, where parts that did not happen are left out. data_time is a part of step_time,
+// checkpoint_wait_time (for the save before) one of checkpoint_time.
+template <class Add>
+void add_times(const TimeAccount::Times& times, Add&& add) {
+  const auto add_some = [&](const char* name, double seconds) {
+    if (seconds > 0) add(name, seconds);
+  };
+  add("wall_time", times.wall());
+  add("data_time", times.of(TimeAccount::data));
+  add("step_time", times.step());
+  add_some("skipped_time", times.of(TimeAccount::skipped));
+  add_some("validation_time", times.of(TimeAccount::validation));
+  add_some("checkpoint_time", times.of(TimeAccount::save_wait) + times.of(TimeAccount::saving));
+  add_some("checkpoint_wait_time", times.of(TimeAccount::save_wait));
+  add_some("phase_switch_time", times.of(TimeAccount::phase_switch));
+  add("other_time", times.of(TimeAccount::other));
+}
+
+}  // namespace
+
+metrics::Record to_metrics(const StepRecord& record, int world_size) {
+  metrics::Record out{.step = record.step, .time_s = metrics::unix_time_s()};
+  const auto add = [&](const std::string& name, double value) {
+    out.values.emplace_back(name, value);
+  };
+  add("epoch", static_cast<double>(record.epoch));
+  add("lr", record.lr);
+  add("grad_norm", record.gradient_norm);
+  for (const auto& source : record.sources) add("loss_" + source.name, source.loss);
+  add_times(record.times, add);
+  // Over everything that happened since the record before, saves and validation included.
+  const double wall_s = record.times.wall();
+  for (const auto& source : record.sources) {
+    const double rate = per_second(source.samples, wall_s);
+    add(source.name + "_samples_per_second", rate);
+    add(source.name + "_samples_per_second_per_gpu", rate / world_size);
+  }
+  add("tokens_per_second", per_second(record.tokens, wall_s));
+  if (record.teraflops > 0) add("tflops", record.teraflops);
+  if (record.mfu) add("mfu", *record.mfu);
+  add("skipped", static_cast<double>(record.skipped));
+  add("bad_samples", static_cast<double>(record.bad_samples));
+  add("memory_peak_bytes", static_cast<double>(record.memory_peak));
+  if (record.loss_scale) add("loss_scale", *record.loss_scale);
+  if (record.noise_scale) add("gradient_noise_scale", *record.noise_scale);
+  for (const auto& [name, value] : record.others) add(name, value);
+  // Made up for after a stop: it belongs to the step before.
+  if (record.validated_step && record.validated_step != record.step)
+    add("validation_step", static_cast<double>(record.validated_step));
+  if (!record.phase.empty()) out.texts.emplace_back("phase", record.phase);
+  if (!record.ended_early.empty()) out.texts.emplace_back("ended_early", record.ended_early);
+  if (!record.phase_switch.is_null()) out.details["phase_switch"] = record.phase_switch;
+  return out;
+}
+
+metrics::Progress to_progress(const StepRecord& record, int world_size) {
+  metrics::Progress out;
+  out.step = record.step;
+  const double wall_s = record.times.wall();
+  for (const auto& source : record.sources) {
+    out.losses.emplace_back("loss_" + source.name, source.loss);
+    out.samples_per_second_per_rank.emplace_back(source.name,
+                                                 per_second(source.samples, wall_s) / world_size);
+  }
+  out.tokens_per_second = per_second(record.tokens, wall_s);
+  out.memory_bytes = record.memory_peak;
+  out.skipped = record.skipped;
+  return out;
+}
+
+namespace {
+
+// Collective: what every rank says, by rank.
+std::vector<std::string> exchange(const std::string& text, const std::string& what,
+                                  comm::World& world) {
+  static int number = 0;  // a meeting's name is used once
+  checkpoint::Meeting meeting(world, str("data/", number++));
+  return meeting.exchange(text, what);
+}
+
+}  // namespace
+
+SourceCounts sum_over_ranks(const SourceCounts& own, comm::World& world) {
+  if (world.size() == 1) return own;
+  nlohmann::json saved = nlohmann::json::array();
+  for (const auto& [name, counts] : own) saved.push_back(counts.save());
+  SourceCounts sums;
+  for (const auto& [name, counts] : own) sums.emplace_back(name, data::Counts{});
+  for (const std::string& text : exchange(saved.dump(), "the counts of the data", world)) {
+    const nlohmann::json rank = nlohmann::json::parse(text);
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i].second += data::Counts::load(rank.at(i));
+  }
+  return sums;
+}
+
+std::string data_report(const data::Loader& loader, comm::World& world) {
+  return data::report_of(sum_over_ranks(loader.counts(), world));
+}
+
+void warn_of_same_batches(const data::Loader& loader, comm::World& world, const std::string& key) {
+  if (world.size() == 1) return;
+  std::map<std::string, std::size_t> first;  // rank with that digest
+  const auto digests = exchange(str(loader.digest()), "the digests of prepared batches", world);
+  if (world.rank() != 0) return;
+  for (std::size_t rank = 0; rank < digests.size(); ++rank) {
+    const auto [found, is_new] = first.try_emplace(digests[rank], rank);
+    if (is_new) continue;
+    log::warn(key, ": ranks ", found->second, " and ", rank,
+              " have files with the same batches, so that the second adds nothing");
+    return;
+  }
+}
+
+}  // namespace floe::train

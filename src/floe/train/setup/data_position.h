@@ -1,0 +1,36 @@
+// Where the data of a restored run goes on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "floe/checkpoint/checkpointer.h"
+#include "floe/data/loader/loader.h"
+#include "floe/shard/engine.h"
+#include "floe/train/run_config.h"
+
+namespace floe::train {
+
+struct DataPosition {
+  std::vector<nlohmann::json> ranks;  // loader states; empty: the beginning of the data
+  std::int64_t batches_behind = 0;    // that are to be read and left out from there
+  // With run.resume_data: restart, of a checkpoint that was saved after such a restart: its data goes on,
+  // unless it is another once more.
+  bool restarts_if_other = false;
+};
+
+// The states of the checkpoint's ranks. A rank that died left none, even where a copy of its slices
+// is in the set: then all ranks go back to an older checkpoint of the run, or to the beginning, and
+// read on from there to the same place. With run.resume_data: restart the data begins anew, once: a
+// checkpoint whose own configuration says so was saved after that.
+DataPosition data_position(const checkpoint::Restored& restored, const RunConfig& config);
+
+// Collective: the data at that position. Throws data::OtherData when it belongs to other data.
+std::unique_ptr<data::Loader> open_loader(const DataPosition& position, const DataConfig& config,
+                                          const data::LoaderContext& context,
+                                          shard::Engine& engine);
+
+}  // namespace floe::train

@@ -1,0 +1,114 @@
+#include "floe/train/setup/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "floe/core/log.h"
+#include "floe/io/file/file.h"
+#include "floe/observe/sinks/wandb_upload.h"
+
+namespace floe::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A disk that is full or broken is a failure; anything else is a folder that cannot be meant.
+Exit exit_for(int error) {
+  const bool disk = error == ENOSPC || error == EDQUOT || error == EIO;
+  return disk ? Exit::failed : Exit::usage;
+}
+
+bool holds_a_run(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::exists(folder / "metrics.jsonl", ignored)) return true;
+  const fs::path checkpoints = folder / "checkpoints";
+  return fs::is_directory(checkpoints, ignored) && !fs::is_empty(checkpoints, ignored);
+}
+
+void move_aside(const fs::path& folder) {
+  for (int number = 1;; ++number) {
+    const fs::path place = str(folder.string(), ".", number);
+    if (fs::exists(place)) continue;
+    fs::rename(folder, place);
+    log::info("run.resume is never: the earlier run in ", folder.string(), " is now in ",
+              place.string());
+    return;
+  }
+}
+
+// The lock goes with the process, however it ends.
+int lock_folder(const std::string& folder) {
+  const std::string path = folder + "/.lock";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (const int error = errno; fd < 0)
+    throw Error(str("run.dir: ", path, " cannot be written: ", std::strerror(error)),
+                exit_for(error));
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    ::close(fd);
+    // Some network file systems have no locks; then nobody can be told apart.
+    require<ConfigError>(error != EWOULDBLOCK, "another run is at work in ", folder,
+                         "; choose another run.name, or wait for it");
+    return -1;
+  }
+  return fd;
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config.run.folder()) {
+  // What rank 0 found, for all: an exit code and a sentence.
+  std::string found;
+  if (world.rank() == 0) {
+    const auto tell = [&found](Exit exit, const std::string& problem) {
+      found = str(static_cast<int>(exit), problem);
+    };
+    try {
+      if (const auto& wandb = config.log.wandb; wandb && wandb->mode == WandbConfig::Mode::online)
+        metrics::WandbUpload::program();  // before anything is made or replaced
+      fs::create_directories(path_);
+      lock_ = lock_folder(path_);
+      if (config.run.resume == "never" && holds_a_run(path_)) {
+        ::close(std::exchange(lock_, -1));
+        move_aside(path_);
+        fs::create_directories(path_);
+        lock_ = lock_folder(path_);
+      }
+    } catch (const fs::filesystem_error& e) {
+      tell(exit_for(e.code().value()),
+           str("run.dir: the folder ", path_, " cannot be made: ", e.code().message()));
+    } catch (const Error& e) {
+      tell(e.exit(), e.what());
+    }
+    world.publish("run folder", found);
+  } else {
+    const auto said = world.lookup("run folder", world.timeout());
+    require<CommError>(said.has_value(), "rank 0 did not open the run's folder in time");
+    found = *said;
+  }
+  if (!found.empty()) throw Error(found.substr(1), static_cast<Exit>(found[0] - '0'));
+  const std::string logs = path_ + "/logs";
+  std::error_code failed;
+  fs::create_directories(logs, failed);
+  if (failed)
+    throw Error(str("run.dir: ", logs, " cannot be made on rank ", world.rank(), ": ",
+                    failed.message(), "; all ranks need the same folder"),
+                exit_for(failed.value()));
+  log::set_file(str(logs, "/rank_", world.rank(), ".log"));
+}
+
+void RunFolder::write_config(const std::string& config_yaml) const {
+  write_file_atomically(path_ + "/config.yaml", config_yaml);
+}
+
+RunFolder::~RunFolder() {
+  log::set_file("");
+  if (lock_ >= 0) ::close(lock_);
+}
+
+}  // namespace floe::train
