@@ -3,41 +3,45 @@
 
 usage: check_modules.py [ROOT]
 
+- A module is a folder, or a folder in a folder (observe/sinks). Every folder in src/floe is a module or
+  part of one.
 - A module uses only modules that stand above it in the map.
-- A file includes headers of its own module and of those that the module uses, directly or not.
+- A module includes headers of its own and of exactly those modules that it says it uses: an include of
+  another one is an error, and so is a use that no include needs.
 - Modules without TORCH include nothing of LibTorch.
 - Only comm includes c10d (tests of comm may as well).
 - Nothing includes <torch/torch.h>: it costs tens of seconds per file.
-- Includes of floe's headers are rooted: "floe/core/error.h".
+- Includes of floe's headers are rooted, and the header exists: "floe/core/error.h".
+- No folder has more than 25 source files: a larger one wants folders that name its parts.
 
 Prints one line per violation and returns 1 if there is any.
 """
 
-import fnmatch
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+MAP = "src/floe/CMakeLists.txt"
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 MODULE = re.compile(r"^\s*floe_module\(([^)]*)\)", re.MULTILINE)
-KEYWORDS = {"TORCH", "FROM", "EXCEPT", "USES", "LIBS"}
+KEYWORDS = {"TORCH", "USES", "LIBS"}
 TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 C10D = ("torch/csrc/distributed/", "c10d/", "gloo/", "nccl.h")
-SOURCES = (".h", ".cc", ".cu", ".cuh")
+SOURCES = (".h", ".cc", ".cu", ".cuh", ".inc")
+MOST_FILES = 25
 
 
 @dataclass
 class Module:
-    name: str
+    name: str  # its folder in src/floe
     torch: bool = False
-    pattern: str = ""  # of its files, relative to src/floe; empty: its whole folder
     uses: list = field(default_factory=list)
-    reach: set = field(default_factory=set)  # itself and all that it uses, directly or not
 
 
 def read_map(text):
-    """The modules by name, and what is wrong with the map itself."""
+    """The modules by name, in the order of the map, and what is wrong with the map itself."""
     modules, problems = {}, []
     for match in MODULE.finditer(re.sub(r"#.*", "", text)):
         words = match.group(1).split()
@@ -47,28 +51,26 @@ def read_map(text):
             if word in KEYWORDS:
                 keyword = word
                 module.torch |= word == "TORCH"
-            elif keyword == "FROM":
-                module.pattern = word.removesuffix(".cc") + ".*"
             elif keyword == "USES":
                 module.uses.append(word)
-        module.reach = {module.name}
+        if module.name in modules:
+            problems.append(f"{MAP}: {module.name} stands there twice")
         for used in module.uses:
             if used not in modules:
-                problems.append(f"src/floe/CMakeLists.txt: {module.name} uses {used}, which does not stand above it")
-                continue
-            if modules[used].torch and not module.torch:
-                problems.append(f"src/floe/CMakeLists.txt: {module.name} uses {used}, which needs torch, but is not TORCH itself")
-            module.reach |= modules[used].reach
+                problems.append(f"{MAP}: {module.name} uses {used}, which does not stand above it")
+            elif modules[used].torch and not module.torch:
+                problems.append(f"{MAP}: {module.name} uses {used}, which needs torch, but is not TORCH itself")
         modules[module.name] = module
     return modules, problems
 
 
 def module_of(path, modules):
-    """The name of the module that a path relative to src/floe belongs to."""
-    for module in modules.values():
-        if module.pattern and fnmatch.fnmatch(path, module.pattern):
-            return module.name
-    return path.split("/")[0] if "/" in path else None
+    """The name of the module whose folder holds a path relative to src/floe: the innermost one."""
+    folders = path.split("/")[:-1]
+    for depth in range(len(folders), 0, -1):
+        if "/".join(folders[:depth]) in modules:
+            return "/".join(folders[:depth])
+    return None
 
 
 def includes(path):
@@ -81,36 +83,61 @@ def sources(folder):
     return sorted(path for path in folder.rglob("*") if path.suffix in SOURCES and path.is_file())
 
 
-def check(root):
-    floe = root / "src" / "floe"
-    modules, problems = read_map((floe / "CMakeLists.txt").read_text(encoding="utf-8"))
+def check_folders(root, floe, modules):
+    problems = []
+    files = sources(floe)
+    for name in modules:
+        if not any(path.is_relative_to(floe / name) for path in files):
+            problems.append(f"{MAP}: {name} is no folder with sources in it")
+    for folder, count in sorted(Counter(path.parent for path in files).items()):
+        shown = folder.relative_to(root).as_posix()
+        if folder != floe and module_of(f"{folder.relative_to(floe).as_posix()}/", modules) is None:
+            problems.append(f"{shown}: is neither a module nor part of one: there is no floe_module for it in {MAP}")
+        if count > MOST_FILES:
+            problems.append(f"{shown}: has {count} source files; more than {MOST_FILES} want folders that name their parts")
+    return problems
 
-    for folder in ("src", "tests", "examples", "bench", "apps", "cmake"):
+
+def check_includes(root, floe, modules):
+    problems = []
+    used_edges = set()
+    for folder in ("src", "tests", "examples", "bench", "cmake"):
         for path in sources(root / folder):
             shown = path.relative_to(root).as_posix()
             inside = path.is_relative_to(floe)
             own = module_of(path.relative_to(floe).as_posix(), modules) if inside else None
-            if own is not None and own not in modules:
-                problems.append(f"{shown}: there is no floe_module({own} ...) in src/floe/CMakeLists.txt")
-                continue
             module = modules.get(own)
             may_use_c10d = own == "comm" or shown.startswith("tests/comm/")
             for number, quoted, header in includes(path):
                 where = f"{shown}:{number}"
-                if header == "torch/torch.h":
+                if header.startswith("floe/"):
+                    if not (root / "src" / header).is_file():
+                        problems.append(f"{where}: includes {header}, which does not exist")
+                    elif module:
+                        used = module_of(header.removeprefix("floe/"), modules)
+                        used_edges.add((own, used))
+                        if used != own and used not in module.uses:
+                            allowed = ", ".join(module.uses) or "nothing else"
+                            problems.append(f"{where}: includes {header}, but {own} uses only {allowed}")
+                elif header == "torch/torch.h":
                     problems.append(f"{where}: includes torch/torch.h; include the narrowest torch header that works")
                 elif header.startswith(C10D) and not may_use_c10d:
                     problems.append(f"{where}: includes {header}; only comm may, use floe/comm/group.h")
                 elif header.startswith(TORCH) and module and not module.torch:
                     problems.append(f"{where}: includes {header}, but {own} is without torch")
-                elif header.startswith("floe/") and module:
-                    used = module_of(header.removeprefix("floe/"), modules)
-                    if used not in module.reach:
-                        allowed = ", ".join(sorted(module.reach - {own})) or "nothing else"
-                        problems.append(f"{where}: includes {header}, but {own} may use only {allowed}")
-                elif quoted and inside and not header.startswith("floe/") and "gloo_stub" not in shown:
+                elif quoted and inside and "gloo_stub" not in shown:
                     problems.append(f'{where}: includes "{header}"; write it as "floe/MODULE/..."')
+    for module in modules.values():
+        for used in module.uses:
+            if used in modules and (module.name, used) not in used_edges:
+                problems.append(f"{MAP}: {module.name} says that it uses {used}, but includes nothing of it")
     return problems
+
+
+def check(root):
+    floe = root / "src" / "floe"
+    modules, problems = read_map((root / MAP).read_text(encoding="utf-8"))
+    return problems + check_folders(root, floe, modules) + check_includes(root, floe, modules)
 
 
 def main():
