@@ -4,9 +4,9 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
+#include "floe/core/utf8.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/json/json_tokenizer.h"
-#include "floe/token/unicode/utf8.h"
 
 namespace {
 
@@ -20,8 +20,7 @@ void use(floe::token::Tokenizer& tokenizer) {
     for (const std::int32_t id : ids)
       if (id < 0) std::abort();
     for (const bool skip : {false, true})
-      if (floe::token::find_invalid_utf8(tokenizer.decode(ids, skip)) != std::string::npos)
-        std::abort();
+      if (floe::find_invalid_utf8(tokenizer.decode(ids, skip)) != std::string::npos) std::abort();
   }
   if (tokenizer.size() > tokenizer.add_special_tokens({"<image>"})) std::abort();
   if (tokenizer.encode("<image>", false).empty()) std::abort();

@@ -4,8 +4,9 @@
 #include <cstdlib>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/token/regex/regex.h"
-#include "floe/token/unicode/utf8.h"
+#include "floe/token/unicode/normal_form.h"
 #include "tests/token/sample_tokenizers.h"
 
 namespace {
@@ -68,14 +69,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const auto llama3_regex = token::make_regex(std::string("(?:") + kLlama3 + ")", "fuzz");
 
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  const bool valid = token::find_invalid_utf8(text) == std::string_view::npos;
+  const bool valid = find_invalid_utf8(text) == std::string_view::npos;
   try {
     if (byte_level.decode(byte_level.encode(text)) != text || !valid) std::abort();
     characters.decode(characters.encode(text));
   } catch (const DataError&) {
     if (valid) std::abort();
-    if (token::find_invalid_utf8(token::replace_invalid_utf8(text)) != std::string::npos)
-      std::abort();
+    if (find_invalid_utf8(replace_invalid_utf8(text)) != std::string::npos) std::abort();
     return 0;
   }
   require_same(*gpt2, *gpt2_regex, text);

@@ -33,7 +33,7 @@ TEST(UnitRows, EqualUnitsAreOneRow) {
 }
 
 TEST(Table, ColumnsLineUp) {
-  plan::Table table({plan::Align::left, plan::Align::right}, 2);
+  Table table({Align::left, Align::right}, 2);
   table.row({"what", "n"});
   table.row({"a … b", "10"});
   table.row({"c"});

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "floe/core/utf8.h"
 #include "floe/token/bpe/bpe.h"
 #include "floe/token/json/json_tokenizer.h"
-#include "floe/token/unicode/utf8.h"
 
 namespace floe::test {
 
@@ -50,7 +50,7 @@ inline nlohmann::json letters() {
 inline nlohmann::json bytes() {
   nlohmann::json vocab = nlohmann::json::object();
   for (int byte = 0; byte < 256; ++byte)
-    vocab[token::to_utf8(token::byte_to_char(static_cast<std::uint8_t>(byte)))] = byte;
+    vocab[to_utf8(token::byte_to_char(static_cast<std::uint8_t>(byte)))] = byte;
   return {{"version", "1.0"},
           {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
           {"decoder", {{"type", "ByteLevel"}}},

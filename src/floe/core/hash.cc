@@ -5,7 +5,6 @@
 #include <cstring>
 
 namespace floe {
-
 namespace {
 
 // The first 32 bits of the fractional parts of the cube roots of the first 64 primes.
@@ -82,14 +81,23 @@ std::array<std::byte, 32> Sha256::finish() {
   return digest;
 }
 
+std::string Sha256::finish_hex() {
+  std::string hex;
+  for (const std::byte byte : finish()) hex += hex_digits(std::to_integer<unsigned>(byte), 2);
+  return hex;
+}
+
 std::string sha256_hex(std::span<const std::byte> bytes) {
   Sha256 sha;
   sha.add(bytes);
-  std::string hex;
-  for (const std::byte byte : sha.finish())
-    for (const int shift : {4, 0})
-      hex += "0123456789abcdef"[std::to_integer<int>(byte) >> shift & 15];
-  return hex;
+  return sha.finish_hex();
+}
+
+std::string hex_digits(std::uint64_t word, int num_digits) {
+  std::string digits;
+  for (int shift = 4 * (num_digits - 1); shift >= 0; shift -= 4)
+    digits += "0123456789abcdef"[word >> shift & 15];
+  return digits;
 }
 
 }  // namespace floe

@@ -1,4 +1,4 @@
-// A running 64-bit hash for digests and agreement checks (not for untrusted input).
+// Digests: a fast one of 64 bits, SHA-256, and both as text.
 #pragma once
 
 #include <array>
@@ -17,6 +17,7 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// A running 64-bit hash for digests and agreement checks (not for untrusted input).
 class Hash64 {
  public:
   constexpr Hash64& add(std::uint64_t word) {
@@ -46,12 +47,13 @@ class Hash64 {
 constexpr std::uint64_t hash64(std::string_view text) { return Hash64().add(text).value(); }
 
 // SHA-256 (FIPS 180-4): digests of pictures and files that other programs can compute as well.
-
 class Sha256 {
  public:
   void add(std::span<const std::byte> bytes);
   // The digest of everything added; nothing may be added afterwards.
   std::array<std::byte, 32> finish();
+  // The same as 64 hexadecimal digits, as sha256sum prints it.
+  std::string finish_hex();
 
  private:
   void compress(const std::byte* block);
@@ -62,7 +64,9 @@ class Sha256 {
   std::uint64_t num_bytes_ = 0;
 };
 
-// The digest as 64 hexadecimal digits, as sha256sum prints it.
 std::string sha256_hex(std::span<const std::byte> bytes);
+
+// The word's last `num_digits` hexadecimal digits: "00000000000012ab".
+std::string hex_digits(std::uint64_t word, int num_digits = 16);
 
 }  // namespace floe

@@ -10,7 +10,6 @@
 #include "floe/core/utf8.h"
 
 namespace floe::log {
-
 namespace {
 
 Level level_from_environment() {

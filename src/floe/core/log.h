@@ -10,13 +10,6 @@
 
 namespace floe::log {
 
-// A line that stays below the log lines of a terminal and renews itself.
-
-// Shows this text as the last line of stderr, in place of the one before; log lines appear above
-// it. An empty text takes it away. Only for a stderr that is a terminal, and only for text that fits
-// into one of its rows. Any thread.
-void set_status_line(std::string_view text);
-
 enum class Level { debug, info, warn, error };
 
 // Lines below the level are dropped. The start value comes from FLOE_LOG (debug, info, warn, error).
@@ -31,6 +24,11 @@ void set_rank(int rank, int world);
 void set_file(const std::string& path);
 
 void write(Level level, std::string_view line);
+
+// Shows this text as the last line of stderr, in place of the one before; log lines appear above
+// it. An empty text takes it away. Only for a stderr that is a terminal, and only for text that fits
+// into one of its rows.
+void set_status_line(std::string_view text);
 
 template <class... Parts>
 void debug(const Parts&... parts) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace floe::plan {
+namespace floe {
 namespace {
 
 // Characters, not bytes: continuation bytes of UTF-8 do not count.
@@ -36,4 +36,4 @@ std::string Table::text() const {
   return out;
 }
 
-}  // namespace floe::plan
+}  // namespace floe

@@ -1,10 +1,12 @@
 // Columns of text that line up.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
-namespace floe::plan {
+namespace floe {
 
 enum class Align { left, right };
 
@@ -23,4 +25,4 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-}  // namespace floe::plan
+}  // namespace floe

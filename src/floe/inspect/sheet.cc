@@ -13,7 +13,7 @@
 #include "floe/data/sources/sample_text.h"
 #include "floe/image/image.h"
 #include "floe/token/tokenizer.h"
-#include "floe/token/unicode/utf8.h"
+#include "floe/core/utf8.h"
 
 namespace floe::data {
 
@@ -169,7 +169,7 @@ td, th { text-align: left; padding: .35rem .8rem .35rem 0; border-bottom: 1px so
 
 std::string escaped(std::string_view text) {
   std::string out;
-  for (const char c : token::replace_invalid_utf8(text)) {
+  for (const char c : replace_invalid_utf8(text)) {
     switch (c) {
       case '&': out += "&amp;"; break;
       case '<': out += "&lt;"; break;

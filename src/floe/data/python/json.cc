@@ -11,7 +11,7 @@
 
 #include "floe/core/error.h"
 #include "floe/data/python/str.h"
-#include "floe/token/unicode/utf8.h"
+#include "floe/core/utf8.h"
 
 namespace floe::data {
 
@@ -85,7 +85,7 @@ std::string_view json_text(std::string_view bytes, std::string& storage) {
     if (encoding.unit == 2 && is_high(c) && i + 1 < units.size() && is_low(units[i + 1]))
       c = 0x10000 + ((c - 0xD800) << 10) + (units[++i] - 0xDC00);
     require<DataError>(c <= 0x10FFFF, "json: the text has a character beyond Unicode");
-    token::append_utf8(storage, c);
+    append_utf8(storage, c);
   }
   return storage;
 }
@@ -338,7 +338,7 @@ class Parser {
         else
           at_ -= 6;  // an escape of its own
       }
-      token::append_utf8(out, code);
+      append_utf8(out, code);
     } else {
       const std::size_t place = kNames.find(name);
       if (place == std::string_view::npos) fail("an unknown escape in a string");

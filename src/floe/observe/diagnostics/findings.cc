@@ -58,8 +58,8 @@ void Findings::write(const std::string& path) const {
 }
 
 std::vector<std::string> memory_lines(std::int64_t batch, const std::vector<PointMemory>& points) {
-  using enum plan::Align;
-  plan::Table table({left, right, right, left}, 2);
+  using enum Align;
+  Table table({left, right, right, left}, 2);
   table.row({str("batch ", batch), "now", "peak", "of the peak"});
   for (const PointMemory& at : points)
     table.row({name_of(at.point), format_bytes(at.current_bytes), format_bytes(at.peak.bytes),

@@ -180,8 +180,8 @@ std::vector<std::string> surplus(const MemoryOwners& now, const MemoryOwners& ex
 }
 
 std::vector<std::string> switch_lines(const MemoryOwners& before, const MemoryOwners& after) {
-  using enum plan::Align;
-  plan::Table table({left, right, right}, 2);
+  using enum Align;
+  Table table({left, right, right}, 2);
   table.row({"owner", "before", "after"});
   const auto row = [&](const std::string& name, std::int64_t then, std::int64_t now) {
     if (then != 0 || now != 0) table.row({name, format_bytes(then), format_bytes(now)});

@@ -107,8 +107,8 @@ StepTimes step_times(const std::vector<Span>& spans, const shard::ShardPlan& pla
 }
 
 std::vector<std::string> time_lines(const StepTimes& times, std::size_t top_k, bool of_device) {
-  using enum plan::Align;
-  plan::Table table({left, left, right, right, right, right}, 2);
+  using enum Align;
+  Table table({left, left, right, right, right, right}, 2);
   table.row({str("per step in ms (", of_device ? "of the device" : "of the host", ")"), "",
              "gather wait", "forward", "backward", "reduce wait"});
   for (std::size_t i = 0; i < std::min(top_k, times.units.size()); ++i) {

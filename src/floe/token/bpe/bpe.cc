@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/io/file/json_text.h"
-#include "floe/token/unicode/utf8.h"
 
 namespace floe::token {
 

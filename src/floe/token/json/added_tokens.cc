@@ -4,10 +4,10 @@
 #include <cstring>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/json/json_fields.h"
 #include "floe/token/unicode/char_class.h"
-#include "floe/token/unicode/utf8.h"
 
 namespace floe::token {
 

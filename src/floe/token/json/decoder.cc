@@ -3,11 +3,11 @@
 #include <charconv>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/bpe/bpe.h"
 #include "floe/token/json/json_fields.h"
 #include "floe/token/regex/regex.h"
-#include "floe/token/unicode/utf8.h"
 
 namespace floe::token {
 

@@ -1,8 +1,8 @@
 #include "floe/token/json/json_fields.h"
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/io/file/json_text.h"
-#include "floe/token/unicode/utf8.h"
 
 namespace floe::token {
 

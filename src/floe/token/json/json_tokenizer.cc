@@ -2,10 +2,10 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
+#include "floe/core/utf8.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/json/json_fields.h"
 #include "floe/token/tokenizer_config.h"
-#include "floe/token/unicode/utf8.h"
 
 namespace floe::token {
 

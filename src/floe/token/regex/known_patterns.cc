@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "floe/core/utf8.h"
 #include "floe/token/regex/regex.h"
 #include "floe/token/unicode/char_class.h"
-#include "floe/token/unicode/utf8.h"
 
 namespace floe::token {
 

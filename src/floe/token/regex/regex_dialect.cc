@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/regex/regex.h"
 #include "floe/token/unicode/char_class.h"
-#include "floe/token/unicode/utf8.h"
 
 namespace floe::token {
 

@@ -6,13 +6,13 @@
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/io/file/file.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/json/added_tokens.h"
 #include "floe/token/sentencepiece/sentencepiece.h"
 #include "floe/token/tokenizer_config.h"
 #include "floe/token/unicode/char_class.h"
-#include "floe/token/unicode/utf8.h"
 
 namespace floe::token {
 

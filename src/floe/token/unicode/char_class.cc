@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "floe/token/unicode/utf8.h"
+#include "floe/core/utf8.h"
 
 namespace floe::token {
 
