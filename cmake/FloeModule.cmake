@@ -34,6 +34,9 @@ endfunction()
 # GCC 12 sees overlapping copies in std::string that are not there, and under sanitizers
 # uninitialised members of std::variant.
 set(FLOE_WARNINGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Wno-restrict)
+if(FLOE_WERROR)
+  list(APPEND FLOE_WARNINGS -Werror)
+endif()
 if(FLOE_SANITIZE)
   list(APPEND FLOE_WARNINGS -Wno-maybe-uninitialized)
   add_compile_options(-fsanitize=${FLOE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
