@@ -27,6 +27,8 @@
 #include "floe/core/log.h"
 #include "floe/models/transformer.h"
 #include "floe/nn/load.h"
+#include "floe/optim/optimizers/adamw.h"
+#include "floe/optim/optimizers/sgd.h"
 
 namespace floe {
 namespace {
@@ -102,9 +104,9 @@ std::vector<shard::ParameterSet> sets_from(const std::string& text, shard::Rest 
 class MiddleOfSwitch final : public shard::SliceOwner {
  public:
   explicit MiddleOfSwitch(std::function<void()> reached) : reached_(std::move(reached)) {}
-  void rest(std::size_t, std::size_t) override { reached_(); }
-  void wake(std::size_t) override {}
-  void relaid(const shard::Relayout&) override {}
+  void deactivate(std::size_t, std::size_t) override { reached_(); }
+  void activate(std::size_t) override {}
+  void relayout(const shard::Relayout&) override {}
 
  private:
   std::function<void()> reached_;
@@ -212,7 +214,7 @@ class Run {
     }
     if (!checkpoints->wait()) print({{"save_failed", step}});
     if (arguments_.has("dump")) dump(arguments_.text("dump", ""));
-    print({{"stolen_s", checkpoints->stolen_s()}});
+    print({{"blocking_seconds", checkpoints->blocking_seconds()}});
   }
 
   json shared_state() const {

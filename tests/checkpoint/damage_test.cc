@@ -11,6 +11,7 @@
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/models/transformer.h"
+#include "floe/optim/optimizers/adamw.h"
 
 namespace floe::checkpoint {
 namespace {

@@ -10,6 +10,7 @@
 #include "floe/io/torch_file/torch_file.h"
 #include "floe/models/transformer.h"
 #include "floe/nn/load.h"
+#include "floe/optim/optimizers/adamw.h"
 
 namespace floe::checkpoint {
 namespace {

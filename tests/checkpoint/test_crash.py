@@ -67,6 +67,13 @@ def test_killed_at_every_point_of_the_commit(point, rank, layout, asynchronous, 
     assert os.readlink(folder_of(tmp_path) / "last") == ("step_8" if layout == "sharded" else "step_8.pt")
 
 
+def test_programs_of_users_know_no_commit_points():
+    """The variable that stops a save at a point is compiled into the tool of these tests alone."""
+    variable = b"FLOE_TEST_STOP_AT"
+    assert variable in pathlib.Path(runs.TOOL).read_bytes()
+    assert variable not in pathlib.Path(runs.TOOL).with_name("floe").read_bytes()
+
+
 def test_a_rank_that_never_comes_ends_the_save(tmp_path):
     """Without a launcher that kills the others: they notice themselves."""
     begin = time.time()

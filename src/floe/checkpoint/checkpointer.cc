@@ -14,6 +14,7 @@
 
 #include "floe/checkpoint/folder/folders.h"
 #include "floe/checkpoint/folder/manifest.h"
+#include "floe/checkpoint/held_parameters.h"
 #include "floe/checkpoint/load/load.h"
 #include "floe/checkpoint/load/resume.h"
 #include "floe/checkpoint/load/verify.h"
@@ -23,7 +24,6 @@
 #include "floe/checkpoint/store_exchange.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/nn/load.h"
 
 namespace floe::checkpoint {
 namespace {
@@ -45,48 +45,10 @@ std::string random_name() {
   return str(std::hex, device(), device());
 }
 
-// Meetings of several Checkpointers in one process must not share names.
-std::string meeting_name(const char* what) {
+// Exchanges of several Checkpointers in one process must not share names.
+std::string exchange_name(const char* what) {
   static int number = 0;
   return str("checkpoint/", number++, "/", what);
-}
-
-std::vector<FileTensor> own_file_tensors(const shard::ShardPlan& plan) {
-  std::vector<FileTensor> tensors;
-  for (const auto& parameter : plan.parameters)
-    tensors.push_back(
-        {parameter.name, parameter.shape, {{parameter.name, 0, parameter.numel}}, {}});
-  return tensors;
-}
-
-// What other parameters stand for in the parameter that a file's tensor is called after.
-std::vector<TableRows> rows_in_tables(const std::vector<FileTensor>& tensors) {
-  std::vector<TableRows> rows;
-  for (const FileTensor& tensor : tensors) {
-    const bool is_parameter =
-        std::any_of(tensor.runs.begin(), tensor.runs.end(),
-                    [&](const FileRun& run) { return run.parameter == tensor.name; });
-    std::int64_t at = 0;
-    for (const FileRun& run : tensor.runs) {
-      if (is_parameter && run.parameter != tensor.name)
-        rows.push_back({tensor.name, run.parameter, at, run.first, run.count});
-      at += run.count;
-    }
-  }
-  return rows;
-}
-
-// "a, b and 3 more"
-std::string some_of(const std::vector<std::string>& names) {
-  constexpr std::size_t kMost = 4;
-  if (names.size() <= kMost) return join(names, ", ");
-  return str(join(std::vector(names.begin(), names.begin() + kMost), ", "), " and ",
-             names.size() - kMost, " more");
-}
-
-bool same_bases(const std::vector<FrozenBase>& a, const std::vector<FrozenBase>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const FrozenBase& x, const FrozenBase& y) { return x.digest == y.digest; });
 }
 
 std::string anew_in_words(const std::vector<std::string>& sets, const std::string& path) {
@@ -96,28 +58,34 @@ std::string anew_in_words(const std::vector<std::string>& sets, const std::strin
              ", which start anew");
 }
 
+CheckpointerOptions with_file_tensors(CheckpointerOptions options) {
+  if (options.foreign.tensors.empty())
+    options.foreign.tensors = own_file_tensors(options.engine->plan());
+  return options;
+}
+
+RunState run_state_of(const CheckpointerOptions& options) {
+  check_names(options.optimizers);
+  RunState run;
+  run.engine = options.engine;
+  run.optimizers = options.optimizers;
+  run.ema = options.ema;
+  run.content = options.config.content;
+  return run;
+}
+
 }  // namespace
 
 struct Checkpointer::State {
   explicit State(CheckpointerOptions given)
-      : options(std::move(given)),
+      : options(with_file_tensors(std::move(given))),
         folder(checkpoints_folder(options.run_folder)),
-        meeting(options.engine->world(), meeting_name("run")),
-        save_meeting(options.engine->world(), meeting_name("save")) {
-    run.engine = options.engine;
-    run.optimizers = options.optimizers;
-    check_names(run.optimizers);
-    run.ema = options.ema;
-    run.content = options.config.content;
-    if (options.foreign.tensors.empty())
-      options.foreign.tensors = own_file_tensors(run.engine->plan());
-    run.rows = rows_in_tables(options.foreign.tensors);
-    for (const auto& parameter : run.engine->plan().parameters)
-      if (parameter.trainable) trained.insert(parameter.name);
-    keep(options.foreign.always);
-    keep(options.kept);
+        run(run_state_of(options)),
+        held(run, options),
+        exchange(options.engine->world(), exchange_name("run")),
+        save_exchange(options.engine->world(), exchange_name("save")) {
     if (world().rank() == 0) remove_leftovers(folder);
-    start = meeting.from_first(random_name(), "the start of the checkpoints");
+    start = exchange.broadcast(random_name(), "the start of the checkpoints");
     model = model_digest(run.engine->plan());
   }
 
@@ -128,39 +96,10 @@ struct Checkpointer::State {
     manifest.step = step;
     manifest.world_size = world().size();
     manifest.layout = options.config.state_dict_type;
-    static_cast<Holdings&>(manifest) = holdings();
+    static_cast<Holdings&>(manifest) = held.holdings();
     manifest.model = model;
     manifest.sets = describe(run.optimizers);
     return manifest;
-  }
-
-  Holdings holdings() const {
-    Holdings held{options.config.content, options.bases, run.kept, trained, frozen};
-    held.kept->insert(trained.begin(), trained.end());
-    return held;
-  }
-
-  // From now on checkpoints hold these as well. Throws ConfigError when they cannot.
-  void keep(const std::set<std::string>& names) {
-    run.kept.insert(names.begin(), names.end());
-    // A file's tensor is written whole, with everything that it is made of.
-    for (const FileTensor& tensor : options.foreign.tensors)
-      if (holds_some_of(tensor))
-        for (const FileRun& part : tensor.runs)
-          if (!trained.contains(part.parameter)) run.kept.insert(part.parameter);
-    check_savable(run);
-  }
-  bool holds_some_of(const FileTensor& tensor) const {
-    return std::any_of(tensor.runs.begin(), tensor.runs.end(), [&](const FileRun& part) {
-      return run.kept.contains(part.parameter) || trained.contains(part.parameter);
-    });
-  }
-  // Of checkpoint_N.pt.
-  std::vector<FileTensor> file_tensors() const {
-    std::vector<FileTensor> tensors;
-    for (const FileTensor& tensor : options.foreign.tensors)
-      if (run.content == Content::full || holds_some_of(tensor)) tensors.push_back(tensor);
-    return tensors;
   }
 
   RankHeader header(std::int64_t step, const nlohmann::json& rank_state) const {
@@ -194,20 +133,21 @@ struct Checkpointer::State {
   }
 
   std::optional<Restored> resume(const std::string& mode);
+  // Collective: the checkpoint to continue from is opened; empty: there is none.
+  std::string choose_checkpoint(const std::string& mode, std::vector<std::string>& passed_over);
   void validate(const std::string& path);
-  void keep_what_it_holds(const SavedState& saved);
-  // Says which of the checkpoint's state this run has no place for.
-  void tell_what_ends(const SavedState& saved) const;
   void check_bases(const Manifest& manifest, const std::string& path) const;
+  // Collective.
+  void load_opened();
+  std::string why_chosen(const Restored& restored, const std::string& mode) const;
   void write_emergency_files(std::int64_t step, const nlohmann::json& shared,
                              const nlohmann::json& rank_state);
 
   CheckpointerOptions options;
   std::string folder, start, model;
   RunState run;
-  std::set<std::string> trained;  // by some set
-  std::set<std::string> frozen;   // Holdings::frozen
-  Meeting meeting, save_meeting;  // of the training thread and of the one that writes
+  HeldParameters held;
+  StoreExchange exchange, save_exchange;  // of the training thread and of the one that writes
 
   HostCopy copies;
   std::thread writer;
@@ -216,7 +156,7 @@ struct Checkpointer::State {
 
   bool dirty = true;  // the slices are of no step: before resume() and during an update
   std::optional<c10::Event> updated;  // on an accelerator: the last update is over
-  double stolen_s = 0, last_stolen_s = 0;
+  double blocking_seconds = 0, last_blocking_seconds = 0;
 
   std::optional<SavedState> opened;  // the candidate that was validated last
   Loadable loadable;
@@ -231,7 +171,7 @@ Checkpointer::~Checkpointer() {
     } catch (const std::exception& e) {
       log::error(e.what());
     }
-  state_->meeting.leave();
+  state_->exchange.leave();
 }
 
 // ---- resuming ----
@@ -266,72 +206,6 @@ void Checkpointer::State::validate(const std::string& path) {
   loadable = check_fits(*opened, run);
 }
 
-// See Note [What a checkpoint holds].
-void Checkpointer::State::keep_what_it_holds(const SavedState& saved) {
-  // All weights of a full checkpoint of another base are not in this run's files.
-  const bool told =
-      saved.manifest && saved.manifest->kept && same_bases(saved.manifest->bases, options.bases);
-  std::set<std::string> held;
-  std::vector<std::string> more, missing, lost;
-  for (const auto& parameter : run.engine->plan().parameters) {
-    if (!nn::find_any(*saved.weights, parameter.name, parameter.other_names)) {
-      missing.push_back(parameter.name);
-      if (options.kept.contains(parameter.name)) lost.push_back(parameter.name);
-      continue;
-    }
-    if (told && !saved.manifest->kept->contains(parameter.name)) continue;
-    held.insert(parameter.name);
-    if (!told && !has(run, parameter)) more.push_back(parameter.name);
-  }
-  const std::size_t all = run.engine->plan().parameters.size();
-  require<ConfigError>(!options.nothing_initialised || missing.empty(),
-                       "model.skip_init leaves every parameter without a value, but '", saved.path,
-                       "' holds only ", all - missing.size(), " of ", all,
-                       "; remove model.skip_init, or resume from a checkpoint with content: full");
-  keep(held);
-  if (saved.manifest)
-    for (const auto& names :
-         {saved.manifest->trained.value_or(std::set<std::string>()), saved.manifest->frozen})
-      for (const std::string& name : names)
-        if (!trained.contains(name)) frozen.insert(name);
-  if (world().rank() != 0) return;
-  tell_what_ends(saved);
-  if (!lost.empty())
-    log::warn("'", saved.path, "' does not hold ", some_of(lost),
-              ", which are not in the frozen files either: they are as model.weights or the seed "
-              "gives them now");
-  if (!more.empty())
-    log::info(
-        "'", saved.path, "' does not say which of its parameters are in this run's frozen ",
-        "files, so this run's checkpoints hold all of them; they do not train: ", some_of(more));
-}
-
-void Checkpointer::State::tell_what_ends(const SavedState& saved) const {
-  // Of those that an earlier start froze, it was said then.
-  std::vector<std::string> frozen_now;
-  if (saved.manifest)
-    for (const std::string& name : frozen)
-      if (!saved.manifest->frozen.contains(name)) frozen_now.push_back(name);
-  if (!frozen_now.empty())
-    log::warn(some_of(frozen_now),
-              " trained until now and are frozen from here on: their weights stay in the ",
-              "checkpoints, in strategy.mixed_precision.param, but their optimizer state, averages "
-              "and fp32 masters end with '",
-              saved.path, "', which checkpoint.keep may remove");
-  for (const SetOptimizer& set : run.optimizers) {
-    const auto state = saved.optimizers.find(set.name);
-    if (state == saved.optimizers.end()) continue;
-    std::vector<std::string> unused;
-    const auto& known = set.optimizer->state_names();
-    for (const auto& [key, source] : state->second)
-      if (key != "step" && std::find(known.begin(), known.end(), key) == known.end())
-        unused.push_back(key);
-    if (!unused.empty())
-      log::warn("'", saved.path, "' has ", join(unused, ", "), " of another optimizer, which ",
-                set.optimizer->kind(), " does not keep: they end here");
-  }
-}
-
 std::optional<Restored> Checkpointer::resume(const std::string& mode) {
   State& s = *state_;
   s.dirty = true;
@@ -344,73 +218,84 @@ std::optional<Restored> Checkpointer::resume(const std::string& mode) {
   return restored;
 }
 
-std::optional<Restored> Checkpointer::State::resume(const std::string& mode) {
-  const bool first = world().rank() == 0;
+std::string Checkpointer::State::choose_checkpoint(const std::string& mode,
+                                                   std::vector<std::string>& passed_over) {
   const bool only_own = mode == "auto";
-  std::vector<std::string> paths, passed_over;
-  if (first) {
+  std::vector<std::string> paths;
+  if (world().rank() == 0) {
     passed_over = gather_emergencies(folder, about(0));
     if (only_own)
       paths = candidates(folder, passed_over);
     else
       paths = candidates_from(mode, folder, passed_over);
   }
-  Choice choice = choose(
-      paths, [this](const std::string& path) { validate(path); }, meeting);
+  const Choice choice = choose(
+      paths, [this](const std::string& path) { validate(path); }, exchange);
   passed_over.insert(passed_over.end(), choice.passed_over.begin(), choice.passed_over.end());
-  passed_over =
-      nlohmann::json::parse(
-          meeting.from_first(nlohmann::json(passed_over)
-                                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-                             "the choice of a checkpoint"))
-          .get<std::vector<std::string>>();
-  if (choice.path.empty()) {
-    require<CheckpointError>(
-        only_own && list_checkpoints(folder).empty(), "no checkpoint of '",
-        only_own ? folder : mode, "' can be used: ",
-        passed_over.empty() ? std::string("there is none") : join(passed_over, "; "),
-        only_own ? "; set run.resume to never to start anew" : "");
-    if (first)
-      for (const std::string& sentence : passed_over) log::warn(sentence);
-    return std::nullopt;
-  }
-  keep_what_it_holds(*opened);
+  const std::string text =
+      nlohmann::json(passed_over).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  passed_over = nlohmann::json::parse(exchange.broadcast(text, "the choice of a checkpoint"))
+                    .get<std::vector<std::string>>();
+  require<CheckpointError>(
+      !choice.path.empty() || (only_own && list_checkpoints(folder).empty()), "no checkpoint of '",
+      only_own ? folder : mode, "' can be used: ",
+      passed_over.empty() ? std::string("there is none") : join(passed_over, "; "),
+      only_own ? "; set run.resume to never to start anew" : "");
+  return choice.path;
+}
+
+void Checkpointer::State::load_opened() {
   std::string problem;
   try {
     load(*opened, run, loadable);
   } catch (const std::exception& e) {
     problem = e.what();
   }
-  problem = meeting.first_problem(problem, "the load of a checkpoint");
-  require<CheckpointError>(problem.empty(), "'", choice.path, "' could not be loaded: ", problem);
+  problem = exchange.first_problem(problem, "the load of a checkpoint");
+  require<CheckpointError>(problem.empty(), "'", opened->path, "' could not be loaded: ", problem);
+}
 
+std::string Checkpointer::State::why_chosen(const Restored& restored,
+                                            const std::string& mode) const {
+  std::string why = restored.own || is_run_folder(mode) ? ", the newest checkpoint that is whole"
+                                                        : ", where run.resume lets this run begin";
+  if (restored.emergency)
+    why = ", which was saved when the run failed and is not older than the others";
+  if (restored.own && mode != "auto")
+    why += str("; '", mode,
+               "', where run.resume lets the run begin, is passed over (to begin there once more, "
+               "choose another run.name)");
+  return why;
+}
+
+std::optional<Restored> Checkpointer::State::resume(const std::string& mode) {
+  const bool first = world().rank() == 0;
   Restored restored;
+  restored.path = choose_checkpoint(mode, restored.passed_over);
+  const auto log_passed_over = [&] {
+    for (const std::string& sentence : restored.passed_over) log::warn(sentence);
+  };
+  if (restored.path.empty()) {
+    if (first) log_passed_over();
+    return std::nullopt;
+  }
+  held.take_over(*opened);
+  load_opened();
   restored.step = opened->step;
   restored.shared = opened->shared;
-  restored.path = choice.path;
-  restored.own = opened->manifest.has_value();
+  restored.own = fs::path(restored.path).parent_path() == fs::path(folder);
   restored.anew = loadable.anew(run);
   restored.has_optimizer = restored.anew.empty();
-  restored.passed_over = passed_over;
   if (opened->manifest) {
     restored.ranks = opened->manifest->ranks;
     restored.emergency = opened->manifest->emergency;
   }
-  const bool own = fs::path(choice.path).parent_path() == fs::path(folder);
-  std::string why = own || is_run_folder(mode) ? ", the newest checkpoint that is whole"
-                                               : ", where run.resume lets this run begin";
-  if (restored.emergency)
-    why = ", which was saved when the run failed and is not older than the others";
-  if (own && !only_own)
-    why += str("; '", mode,
-               "', where run.resume lets the run begin, is passed over (to begin there once more, "
-               "choose another run.name)");
-  restored.sentence =
-      str("continuing after step ", restored.step, " from '", choice.path, "'", why);
+  restored.sentence = str("continuing after step ", restored.step, " from '", restored.path, "'",
+                          why_chosen(restored, mode));
   if (first) {
-    for (const std::string& sentence : passed_over) log::warn(sentence);
+    log_passed_over();
     log::info(restored.sentence);
-    if (!restored.anew.empty()) log::warn(anew_in_words(restored.anew, choice.path));
+    if (!restored.anew.empty()) log::warn(anew_in_words(restored.anew, restored.path));
   }
   opened.reset();
   return restored;
@@ -439,13 +324,13 @@ bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
   for (const SetOptimizer& set : s.run.optimizers)
     job->optimizers.push_back({set.name, set.optimizer->parameter_groups()});
   if (s.world().rank() == 0) job->objects = state_objects(s.run);
-  job->file_tensors = s.file_tensors();
+  job->file_tensors = s.held.file_tensors();
   job->tensors = state_tensors(s.run, Share::part);
   const bool direct = !s.options.config.async && s.world().device().is_cpu();
   if (!direct) job->tensors = s.copies.of(std::move(job->tensors));
   const auto write = [&s, job] {
     try {
-      s.last_saved = run_save(*job, s.save_meeting);
+      s.last_saved = run_save(*job, s.save_exchange);
       if (s.world().rank() == 0)
         log::info("saved step ", job->header.step, " to '", s.last_saved, "'");
     } catch (...) {
@@ -456,8 +341,8 @@ bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
     s.writer = std::thread(write);
   else
     write();
-  s.last_stolen_s = since(begin);
-  s.stolen_s += s.last_stolen_s;
+  s.last_blocking_seconds = since(begin);
+  s.blocking_seconds += s.last_blocking_seconds;
   if (s.options.config.async) return good;
   return s.settle(std::exchange(s.failure, nullptr)) && good;
 }
@@ -465,7 +350,7 @@ bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
 bool Checkpointer::wait() {
   const auto begin = Clock::now();
   const std::exception_ptr error = state_->finish_writing();
-  state_->stolen_s += since(begin);
+  state_->blocking_seconds += since(begin);
   return state_->settle(error);
 }
 
@@ -493,7 +378,7 @@ void Checkpointer::State::write_emergency_files(std::int64_t step, const nlohman
   }
   RankHeader own = header(step, rank_state);
   own.shared = shared;
-  own.holdings = to_json(holdings());
+  own.holdings = to_json(held.holdings());
   write_emergency(folder, own, tensors, state_objects(run));
   log::info("wrote this rank's part of an emergency checkpoint of step ", step, " to '", folder,
             "'");
@@ -506,8 +391,8 @@ void Checkpointer::emergency(std::int64_t step, const nlohmann::json& shared,
                              const nlohmann::json& rank_state) noexcept {
   State& s = *state_;
   try {
-    s.save_meeting.hurry(kPatience);
-    s.meeting.hurry(kPatience);
+    s.save_exchange.hurry(kPatience);
+    s.exchange.hurry(kPatience);
     if (const std::exception_ptr error = s.finish_writing()) try {
         std::rethrow_exception(error);
       } catch (const std::exception& e) {
@@ -544,8 +429,8 @@ Checkpointer::Updating::~Updating() {
   s.updated->record(accelerator.getStream(device));
 }
 
-double Checkpointer::stolen_s() const { return state_->stolen_s; }
-double Checkpointer::last_stolen_s() const { return state_->last_stolen_s; }
+double Checkpointer::blocking_seconds() const { return state_->blocking_seconds; }
+double Checkpointer::last_blocking_seconds() const { return state_->last_blocking_seconds; }
 std::string Checkpointer::last_saved() const {
   // The writer sets it; whoever asks has waited.
   return state_->last_saved;

@@ -14,7 +14,7 @@
 // the newest), `on_exception` (an emergency set, until the next good save).
 //
 // Threads: every call comes from the thread that trains. `Collective` calls come from all ranks in the
-// same order; they synchronise over the blackboard of the world, never over its collectives.
+// same order; they synchronise over the store of the world, never over its collectives.
 #pragma once
 
 #include <cstdint>
@@ -95,7 +95,7 @@ struct Restored {
   std::vector<nlohmann::json> ranks;  // of each rank of the run that saved; empty for foreign files
   std::string path;
   bool emergency = false;
-  bool own = true;            // written by floe; else from torch.distributed.checkpoint or a file
+  bool own = false;           // it lies among this run's checkpoints; else the run begins from it
   bool has_optimizer = true;  // false: an optimizer starts anew
   // Sets whose optimizer starts anew because the checkpoint does not know them; {""}: the only one.
   std::vector<std::string> anew;
@@ -112,9 +112,9 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // Collective, once, before the first step. "auto": the valid checkpoint of this run with the highest step, if there is one;
-  // "never": nothing; else the path of a checkpoint (step_N, a directory of PyTorch, a file) or of a
-  // run folder. Everything is validated on all ranks before anything is changed. Throws
+  // Collective, once, before the first step. "auto": the valid checkpoint of this run with the highest
+  // step, if there is one; "never": nothing; else the path of a checkpoint (step_N, a directory of
+  // PyTorch, a file) or of a run folder. Everything is validated on all ranks before anything is changed. Throws
   // CheckpointError when a path cannot be used, or no checkpoint of this run can although there are
   // some. The set that trained when it was saved is the active one of the engine afterwards, where this
   // run has it too. A checkpoint of other sets gives its weights; optimizers that it does not know start
@@ -130,8 +130,8 @@ class Checkpointer {
   bool wait();
 
   // No collective, bounded time, never throws: writes this rank's slices for the step they belong to,
-  // unless an update (or resume()) was under way. For the way out after an exception. `rank_state` is that of the
-  // beginning of the step that failed.
+  // unless an update (or resume()) was under way. For the way out after an exception. `rank_state` is
+  // that of the beginning of the step that failed.
   void emergency(std::int64_t step, const nlohmann::json& shared,
                  const nlohmann::json& rank_state) noexcept;
 
@@ -152,8 +152,8 @@ class Checkpointer {
   Updating updating() { return Updating(*this); }
 
   // Seconds for which saves held the training thread, in all and in the last save.
-  double stolen_s() const;
-  double last_stolen_s() const;
+  double blocking_seconds() const;
+  double last_blocking_seconds() const;
   // Where the last finished save lies; empty before the first.
   std::string last_saved() const;
 

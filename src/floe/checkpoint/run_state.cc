@@ -5,8 +5,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 #include <utility>
 
@@ -17,11 +15,12 @@
 #include "floe/nn/load.h"
 
 namespace floe::checkpoint {
-
 namespace {
 
 using shard::FlatGroup;
 using shard::Piece;
+
+constexpr std::int64_t kAlignment = 64;  // of host copies
 
 // Of a slice of `used` elements, those that this rank writes.
 struct Elements {
@@ -222,6 +221,11 @@ pickle::Value setting(const nlohmann::ordered_json& value) {
   return value.get<std::string>();
 }
 
+// Bytes of a host copy.
+std::int64_t room(const at::Tensor& values) {
+  return round_up(static_cast<std::int64_t>(values.nbytes()), kAlignment);
+}
+
 }  // namespace
 
 std::string StateTensor::name() const { return join(path, "."); }
@@ -239,10 +243,9 @@ void check_savable(const RunState& state) {
       require<ConfigError>(
           !state.kept.contains(parameter.name), "'", parameter.name,
           "' is frozen and stored in 8 bits (strategy.frozen.dtype), but checkpoints must hold it "
-          "as "
-          "it was: it is not of the frozen files (it was trained, began from random numbers, or "
-          "came "
-          "with model.weights or a checkpoint); leave strategy.frozen.dtype out, or let it train");
+          "as it was: it is not of the frozen files (it was trained, began from random numbers, or "
+          "came with model.weights or a checkpoint); leave strategy.frozen.dtype out, or let it "
+          "train");
       require<ConfigError>(!has(state, parameter), "'", parameter.name,
                            "' is stored in 8 bits (strategy.frozen.dtype), so a checkpoint cannot "
                            "have it as it was read; save with checkpoint.content: trainable, which "
@@ -286,20 +289,8 @@ std::string model_digest(const shard::ShardPlan& plan) {
     hash.add(parameter->name).add(parameter->shape.size());
     for (const std::int64_t size : parameter->shape) hash.add(static_cast<std::uint64_t>(size));
   }
-  std::array<char, 17> text{};
-  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(hash.value()));
-  return text.data();
+  return hex_digits(hash.value());
 }
-
-namespace {
-
-constexpr std::int64_t kAlignment = 64;
-
-std::int64_t room(const at::Tensor& values) {
-  return round_up(static_cast<std::int64_t>(values.nbytes()), kAlignment);
-}
-
-}  // namespace
 
 std::vector<StateTensor> HostCopy::of(std::vector<StateTensor> tensors) {
   const at::AutoGradMode grad_off(false);

@@ -60,8 +60,8 @@ struct StateTensor {
   std::vector<std::int64_t> shape;
   DType dtype = DType::f32;
   std::vector<StatePiece> pieces;
-  std::string
-      rest_of;  // elements that no rank writes are those of this tensor; empty: there are none
+  // Elements that no rank writes are those of this tensor; empty: there are none.
+  std::string rest_of;
 
   std::string name() const;  // flat: joined with dots
 };
@@ -93,7 +93,6 @@ std::string model_digest(const shard::ShardPlan& plan);
 
 // Copies of slices in host memory that is kept for the next save: what a save behind the training
 // writes from.
-
 class HostCopy {
  public:
   // The same tensors with values in this memory, which is theirs until the next call. Returns when

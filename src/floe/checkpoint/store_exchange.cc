@@ -13,31 +13,31 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A wait on the blackboard would keep other users of its connection waiting; a look does not.
+// A wait in the store would keep other users of its connection waiting; a look does not.
 constexpr auto kPause = 2ms;
-constexpr auto kLookAround = 1s;
+constexpr auto kCheckOthers = 1s;
 
 }  // namespace
 
-Meeting::Meeting(comm::World& world, std::string name)
+StoreExchange::StoreExchange(comm::World& world, std::string name)
     : world_(world),
       name_(std::move(name)),
       latest_(Clock::time_point::max().time_since_epoch().count()) {}
 
-void Meeting::hurry(std::chrono::milliseconds rest) {
+void StoreExchange::hurry(std::chrono::milliseconds rest) {
   latest_ = std::min(latest_.load(), (Clock::now() + rest).time_since_epoch().count());
 }
 
-std::string Meeting::wait_for(const std::string& key, const std::string& who,
-                              const std::string& what) {
+std::string StoreExchange::wait_for(const std::string& key, const std::string& who,
+                                    const std::string& what) {
   const auto begin = Clock::now();
   const auto end = begin + world_.timeout();
-  for (auto next_look = begin + kLookAround;;) {
+  for (auto next_check = begin + kCheckOthers;;) {
     if (auto text = world_.lookup(key, 0ms)) return *text;
     const auto now = Clock::now();
-    if (now > next_look) {
-      next_look = now + kLookAround;
-      look_around(what);
+    if (now > next_check) {
+      next_check = now + kCheckOthers;
+      check_others(what);
     }
     require<CheckpointError>(now < end && now.time_since_epoch().count() < latest_.load(), who,
                              " did not come to ", what, " within ",
@@ -47,20 +47,20 @@ std::string Meeting::wait_for(const std::string& key, const std::string& who,
   }
 }
 
-void Meeting::look_around(const std::string& what) {
+void StoreExchange::check_others(const std::string& what) {
   try {
     world_.publish(str(name_, "/alive/", rank()), "");
   } catch (const std::exception&) {
-    throw CheckpointError(str("the blackboard is gone, so rank 0 must have ended during ", what));
+    throw CheckpointError(str("the store is gone, so rank 0 must have ended during ", what));
   }
   if (const auto failure = world_.first_failure(0ms))
     throw CheckpointError(str(what, " was given up because of ", *failure));
 }
 
-void Meeting::leave() noexcept {
+void StoreExchange::leave() noexcept {
   try {
     hurry(5s);
-    exchange("", "the end of the checkpoints");
+    all_gather("", "the end of the checkpoints");
     if (rank() != 0) world_.publish(str(name_, "/left/", rank()), "");
     for (int other = 1; rank() == 0 && other < size(); ++other)
       wait_for(str(name_, "/left/", other), str("rank ", other), "the end of the checkpoints");
@@ -69,9 +69,10 @@ void Meeting::leave() noexcept {
   }
 }
 
-std::vector<std::string> Meeting::exchange(const std::string& text, const std::string& what) {
+std::vector<std::string> StoreExchange::all_gather(const std::string& text,
+                                                   const std::string& what) {
   if (size() == 1) return {text};
-  const std::string key = str(name_, "/", turn_++, "/");
+  const std::string key = str(name_, "/", round_++, "/");
   if (rank() != 0) {
     world_.publish(key + std::to_string(rank()), text);
     return nlohmann::json::parse(wait_for(key + "all", "rank 0", what))
@@ -85,8 +86,8 @@ std::vector<std::string> Meeting::exchange(const std::string& text, const std::s
   return texts;
 }
 
-std::string Meeting::first_problem(const std::string& problem, const std::string& what) {
-  const std::vector<std::string> problems = exchange(problem, what);
+std::string StoreExchange::first_problem(const std::string& problem, const std::string& what) {
+  const std::vector<std::string> problems = all_gather(problem, what);
   for (std::size_t i = 0; i < problems.size(); ++i)
     if (!problems[i].empty())
       return problems.size() == 1 ? problems[i] : str("rank ", i, ": ", problems[i]);

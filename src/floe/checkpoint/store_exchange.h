@@ -1,5 +1,5 @@
-// How ranks agree about a save or a load: over the world's blackboard, so that nothing can come
-// between the collectives of the training.
+// How ranks agree about a save or a load: over the world's store, so that nothing can come between the
+// collectives of the training.
 #pragma once
 
 #include <atomic>
@@ -12,41 +12,41 @@
 
 namespace floe::checkpoint {
 
-// Threads: exchange() from one thread at a time, hurry() from any.
-class Meeting {
+// Threads: collective calls from one thread at a time, hurry() from any.
+class StoreExchange {
  public:
   // `name` must be the same on all ranks, and used once in the life of a world.
-  Meeting(comm::World& world, std::string name);
+  StoreExchange(comm::World& world, std::string name);
 
   int rank() const { return world_.rank(); }
   int size() const { return world_.size(); }
 
   // Collective: the texts of all ranks, by rank. `what` they meet for is for messages. Throws
   // CheckpointError when a rank does not come within the world's timeout.
-  std::vector<std::string> exchange(const std::string& text, const std::string& what);
+  std::vector<std::string> all_gather(const std::string& text, const std::string& what);
   // Collective: rank 0's text.
-  std::string from_first(const std::string& text, const std::string& what) {
-    return exchange(rank() == 0 ? text : "", what).front();
+  std::string broadcast(const std::string& text, const std::string& what) {
+    return all_gather(rank() == 0 ? text : "", what).front();
   }
   // Collective: what the first rank that has one says went wrong; empty when all is well.
   std::string first_problem(const std::string& problem, const std::string& what);
 
-  // Collective: after it rank 0, whose process holds the blackboard, may end. Never throws.
+  // Collective: after it rank 0, whose process holds the store, may end. Never throws.
   void leave() noexcept;
 
-  // From now on exchanges give up after this time: some rank has failed and may never come.
+  // From now on calls give up after this time: some rank has failed and may never come.
   void hurry(std::chrono::milliseconds rest);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   std::string wait_for(const std::string& key, const std::string& who, const std::string& what);
-  // Throws CheckpointError when a rank has failed or the blackboard is gone.
-  void look_around(const std::string& what);
+  // Throws CheckpointError when a rank has failed or the store is gone.
+  void check_others(const std::string& what);
 
   comm::World& world_;
   std::string name_;
-  std::int64_t turn_ = 0;
+  std::int64_t round_ = 0;
   std::atomic<Clock::rep> latest_;  // of hurry()
 };
 

@@ -13,6 +13,7 @@
 #include "floe/core/log.h"
 #include "floe/core/str.h"
 #include "floe/packing/packing.h"
+#include "floe/train/reporting/data_report.h"
 #include "floe/train/reporting/step_record.h"
 #include "floe/train/setup/parallelize.h"
 #include "floe/train/setup/resume_changes.h"
@@ -277,7 +278,7 @@ void Trainer::forward_backward(const PackedBatch& batch, const std::vector<doubl
 std::vector<double> Trainer::global_divisors(const std::vector<PackedBatch>& batches) {
   std::vector<double> labels(kNumSources, 0.0);
   for (const PackedBatch& batch : batches) {
-    const auto counts = models::count_targets(batch, static_cast<std::int64_t>(kNumSources));
+    const auto counts = models::count_targets(*built_.model, batch, static_cast<std::int64_t>(kNumSources));
     for (std::size_t s = 0; s < kNumSources; ++s) labels[s] += static_cast<double>(counts[s]);
   }
   const at::Tensor all = at::tensor(labels, at::kDouble).to(world_->device());
@@ -466,9 +467,7 @@ void Trainer::resume() {
   skipped_ = state.value("skipped", std::int64_t{0});
   skipped_in_a_row_ = state.value("skipped_in_a_row", std::int64_t{0});
   owes_validation_ = state.value("owes_validation", false);
-  const bool own = fs::path(restored->path).parent_path() ==
-                   fs::path(checkpoint::checkpoints_folder(config_.run.folder()));
-  began_from_ = own ? state.value(checkpoint::kBeganFrom, "") : config_.run.resume;
+  began_from_ = restored->own ? state.value(checkpoint::kBeganFrom, "") : config_.run.resume;
   // What was saved in an emergency becomes a checkpoint of the ordinary kind, if only at the end.
   if (!restored->emergency) saving_attempts_ = attempts_;
   if (const auto scale = state.find("loss_scale"); scale != state.end())
@@ -500,7 +499,7 @@ void Trainer::open_data() {
   loader_ = open_loader(position, config_.data, context, *engine_);
   // Ranks with more steps, or with more passes in one, would wait for the others for ever.
   require<ConfigError>(
-      !config_.data.batches || engine_->all_ranks_say(loader_->fingerprint()),
+      !config_.data.batches || engine_->ranks_agree(loader_->fingerprint()),
       "the ranks' files of data.batches (", config_.data.batches.value_or(""),
       ") have different numbers of steps, or other sources in a step; give every rank "
       "as many steps with the same sources");

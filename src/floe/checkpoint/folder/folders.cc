@@ -12,7 +12,7 @@
 #include <set>
 
 #include "floe/checkpoint/folder/manifest.h"
-#include "floe/checkpoint/save/stop_point.h"
+#include "floe/checkpoint/save/commit_point.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 
@@ -64,15 +64,6 @@ void make_folder(const std::string& path) {
   if (error) fail("make the folder", path, error.value());
 }
 
-void sync_folder(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail("open the folder", path, errno);
-  // Some network file systems cannot sync a folder and say EINVAL.
-  const int error = ::fsync(fd) != 0 && errno != EINVAL ? errno : 0;
-  ::close(fd);
-  if (error) fail("sync the folder", path, error);
-}
-
 void replace(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return;
   // A directory that is not empty cannot be renamed over; the two change their names instead.
@@ -94,7 +85,7 @@ void point_last_to(const std::string& folder, const std::string& name) {
   const std::string link = str(folder, "/", kTemporary, "last-", ::getpid());
   ::unlink(link.c_str());
   if (::symlink(name.c_str(), link.c_str()) != 0) fail("make the link", link, errno);
-  stop_point("link made");
+  commit_point("link made");
   const std::string last = str(folder, "/", kLast);
   if (::rename(link.c_str(), last.c_str()) != 0) fail("rename the link to", last, errno);
 }
@@ -113,7 +104,7 @@ void remove_checkpoint(const std::string& folder, const std::string& name) noexc
       log::warn("cannot remove '", path, "': ", std::strerror(errno));
       return;
     }
-    stop_point("removing");
+    commit_point("removing");
     remove_quietly(doomed);
     if (name.ends_with(".pt")) remove_quietly(str(path, kBeside));
   } catch (const std::exception& e) {

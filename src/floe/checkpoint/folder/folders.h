@@ -24,7 +24,6 @@ std::optional<std::int64_t> step_of_name(const std::string& name);
 
 // All throw CheckpointError that says what the disk answered.
 void make_folder(const std::string& path);
-void sync_folder(const std::string& path);
 // `from` becomes `to` in one step; what was at `to` is removed afterwards.
 void replace(const std::string& from, const std::string& to);
 // Makes the link `last` name this checkpoint, in one step.

@@ -12,10 +12,10 @@
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/io/dcp/dcp.h"
+#include "floe/io/file/file.h"
 #include "floe/io/tensors/open_tensors.h"
 
 namespace floe::checkpoint {
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -61,6 +61,51 @@ std::int64_t step_of(const std::string& path) {
   return 0;
 }
 
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+bool holds_checkpoints(const fs::path& folder) {
+  return path_exists(folder / kLast) || path_exists(folder / kEmergency) ||
+         !list_checkpoints(folder.string()).empty();
+}
+
+// What a run writes beside its configuration.
+bool has_records(const fs::path& run) {
+  return path_exists(run / "metrics.jsonl") || is_folder(run / "logs");
+}
+
+std::string or_here(const fs::path& folder) { return folder.empty() ? "." : folder.string(); }
+
+// Without the slash behind it.
+fs::path clean(const std::string& path) {
+  const fs::path given(path);
+  return given.has_filename() ? given : given.parent_path();
+}
+
+// In a folder where no checkpoint has floe's manifest they are another trainer's: by the step in their
+// name.
+std::vector<std::string> foreign_candidates(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const Listed& listed : list_checkpoints(folder)) names.push_back(listed.name);
+  names.emplace_back(kLast);
+  std::vector<std::string> paths;
+  for (const std::string& name : names) {
+    const std::string path = str(folder, "/", name);
+    if (path_exists(manifest_path(path))) return {};
+    if (path_exists(path)) paths.push_back(path);
+  }
+  return paths;
+}
+
+// Before the ranks know each other, by what their launcher told them: one line is enough.
+bool is_first_rank() {
+  for (const char* name : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  return true;
+}
+
 }  // namespace
 
 bool is_run_folder(const std::string& path) { return fs::is_directory(checkpoints_folder(path)); }
@@ -89,9 +134,9 @@ std::vector<std::string> candidates_from(const std::string& path, const std::str
 }
 
 Choice choose(const std::vector<std::string>& mine,
-              const std::function<void(const std::string&)>& validate, Meeting& meeting) {
+              const std::function<void(const std::string&)>& validate, StoreExchange& ranks) {
   const std::string what = "the choice of a checkpoint";
-  const auto paths = as_bytes(nlohmann::json::parse(meeting.from_first(as_text(mine).dump(), what)))
+  const auto paths = as_bytes(nlohmann::json::parse(ranks.broadcast(as_text(mine).dump(), what)))
                          .get<std::vector<std::string>>();
   Choice choice;
   for (const std::string& path : paths) {
@@ -101,7 +146,7 @@ Choice choose(const std::vector<std::string>& mine,
     } catch (const std::exception& e) {
       problem = e.what();
     }
-    problem = meeting.first_problem(problem, what);
+    problem = ranks.first_problem(problem, what);
     if (problem.empty()) {
       choice.path = path;
       break;
@@ -111,72 +156,17 @@ Choice choose(const std::vector<std::string>& mine,
   return choice;
 }
 
-namespace {
-
-namespace fs = std::filesystem;
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
-bool is_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
-}
-
-bool holds_checkpoints(const fs::path& folder) {
-  return is_there(folder / kLast) || is_there(folder / kEmergency) ||
-         !list_checkpoints(folder.string()).empty();
-}
-
-// What a run writes beside its configuration.
-bool has_records(const fs::path& run) {
-  return is_there(run / "metrics.jsonl") || is_folder(run / "logs");
-}
-
-std::string or_here(const fs::path& folder) { return folder.empty() ? "." : folder.string(); }
-
-// Without the slash behind it.
-fs::path clean(const std::string& path) {
-  const fs::path given(path);
-  return given.has_filename() ? given : given.parent_path();
-}
-
-// In a folder where no checkpoint has floe's manifest they are another trainer's: by the step in their
-// name.
-std::vector<std::string> foreign_candidates(const std::string& folder) {
-  std::vector<std::string> names;
-  for (const Listed& listed : list_checkpoints(folder)) names.push_back(listed.name);
-  names.emplace_back(kLast);
-  std::vector<std::string> paths;
-  for (const std::string& name : names) {
-    const std::string path = str(folder, "/", name);
-    if (is_there(manifest_path(path))) return {};
-    if (is_there(path)) paths.push_back(path);
-  }
-  return paths;
-}
-
-// Before the ranks know each other, by what their launcher told them: one line is enough.
-bool is_first_rank() {
-  for (const char* name : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
-    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
-  return true;
-}
-
-}  // namespace
-
 std::string run_at(const std::string& path) {
   const fs::path here = clean(path);
   if (is_folder(here)) {
     if (is_folder(here / "checkpoints")) return here.string();
-    if (is_there(here / "config.yaml") && has_records(here)) return here.string();
-    const bool inside = here.filename() == "checkpoints" &&
-                        (holds_checkpoints(here) || is_there(here.parent_path() / "config.yaml"));
+    if (path_exists(here / "config.yaml") && has_records(here)) return here.string();
+    const bool inside =
+        here.filename() == "checkpoints" &&
+        (holds_checkpoints(here) || path_exists(here.parent_path() / "config.yaml"));
     return inside ? or_here(here.parent_path()) : "";
   }
-  if (here.filename() != "config.yaml" || !is_there(here)) return "";
+  if (here.filename() != "config.yaml" || !path_exists(here)) return "";
   const fs::path folder = here.parent_path();
   const bool of_run = has_records(folder) || holds_checkpoints(folder / "checkpoints");
   return of_run ? or_here(folder) : "";
@@ -190,11 +180,11 @@ std::string run_of(const std::string& checkpoint) {
 }
 
 void check_whole(const std::string& checkpoint, Reading reading) {
-  require<CheckpointError>(is_there(checkpoint), "'", checkpoint, "' does not exist");
+  require<CheckpointError>(path_exists(checkpoint), "'", checkpoint, "' does not exist");
   require<CheckpointError>(!is_folder(checkpoint) || is_dcp_directory(checkpoint) ||
-                               !is_there(manifest_path(checkpoint)),
+                               !path_exists(manifest_path(checkpoint)),
                            "'", checkpoint, "' has no .metadata, so its save was not finished");
-  if (const std::string file = manifest_path(checkpoint); is_there(file)) {
+  if (const std::string file = manifest_path(checkpoint); path_exists(file)) {
     const auto ranges = ranges_of(checkpoint, read_manifest(file));
     if (reading == Reading::bytes) verify(checkpoint, ranges);
   }

@@ -1,4 +1,5 @@
-// Which checkpoint a run continues from.
+// Which checkpoint a run continues from, and which one somebody means who names a run and only reads it:
+// commands, and runs that begin from another run's weights.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +39,7 @@ std::vector<std::string> candidates_from(const std::string& path, const std::str
 // Collective: tries them in rank 0's order until one passes `validate` on all ranks. `validate` throws
 // Error when the checkpoint cannot be used.
 Choice choose(const std::vector<std::string>& candidates,
-              const std::function<void(const std::string&)>& validate, Meeting& meeting);
-
-// The checkpoint that somebody means who names a run, for those who only read it: commands, and runs
-// that begin from another run's weights.
+              const std::function<void(const std::string&)>& validate, StoreExchange& ranks);
 
 // How much of a checkpoint is looked at before it counts as whole.
 enum class Reading {
@@ -64,7 +62,7 @@ struct Newest {
   std::vector<std::string> passed_over;  // a sentence for each one that would have come before it
 };
 
-// The checkpoint that the run itself would continue from (resume.h): the highest step that is whole.
+// The checkpoint that the run itself would continue from: the highest step that is whole.
 // Writes nothing: files of a failed run that its next start will put together are passed over.
 Newest newest_whole(const std::string& run, Reading reading);
 

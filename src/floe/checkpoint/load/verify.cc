@@ -12,12 +12,13 @@
 #include "floe/io/file/file.h"
 
 namespace floe::checkpoint {
-
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kBlock = 256 << 10;  // stays in the cache between read and checksum
+// Elements of a tensor that a digest takes at its beginning, in its middle and at its end.
+constexpr std::int64_t kSampled = 16;
 
 std::string folder_of(const std::string& checkpoint) {
   if (fs::is_directory(checkpoint)) return checkpoint;
@@ -116,12 +117,6 @@ void verify(const std::string& checkpoint, const std::vector<CheckedRange>& rang
   }
 }
 
-namespace {
-
-constexpr std::int64_t kSampled = 16;  // elements at the beginning, in the middle and at the end
-
-}  // namespace
-
 std::string weights_digest(const TensorSource& weights) {
   Sha256 hash;
   const auto add = [&](const std::string& text) { hash.add(std::as_bytes(std::span(text))); };
@@ -135,12 +130,7 @@ std::string weights_digest(const TensorSource& weights) {
       hash.add(bytes);
     }
   }
-  std::string text;
-  for (const std::byte byte : hash.finish()) {
-    text += "0123456789abcdef"[static_cast<unsigned>(byte) >> 4];
-    text += "0123456789abcdef"[static_cast<unsigned>(byte) & 15];
-  }
-  return text;
+  return hash.finish_hex();
 }
 
 }  // namespace floe::checkpoint

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "floe/checkpoint/folder/manifest.h"
-#include "floe/checkpoint/save/stop_point.h"
+#include "floe/checkpoint/save/commit_point.h"
 #include "floe/core/error.h"
 #include "floe/io/dcp/dcp.h"
 #include "floe/io/tensors/rectangles.h"
@@ -72,7 +72,7 @@ void write_rank_files(const std::string& folder, const RankHeader& header,
         chunks.push_back({{"offsets", box.offsets},
                           {"sizes", box.sizes},
                           {"at", {written.offset, written.length, written.crc}}});
-        stop_point("writing");
+        commit_point("writing");
       }
     }
     written_tensors.push_back({{"path", tensor.path},
@@ -83,7 +83,7 @@ void write_rank_files(const std::string& folder, const RankHeader& header,
     if (!tensor.rest_of.empty()) written_tensors.back()["rest_of"] = tensor.rest_of;
   }
   file.finish();
-  stop_point("data written");
+  commit_point("data written");
   write_sealed(str(folder, "/", manifest_file(header.rank)),
                {{"format", 1},
                 {"step", header.step},

@@ -37,12 +37,10 @@ struct SaveJob {
 };
 
 // Collective. Returns the path of the checkpoint; throws CheckpointError on all ranks.
-std::string run_save(const SaveJob& job, Meeting& meeting);
+std::string run_save(const SaveJob& job, StoreExchange& ranks);
 
 // From the files of the ranks to a directory of torch.distributed.checkpoint: .metadata, meta.pt and
-// floe.json. Needs nothing but the folder, so an emergency's files are put together later.
-
-// `about` has what the manifest says of the whole; files and ranks are filled in here. `.metadata` is
+// floe.json. Needs nothing but the folder, so an emergency's files are put together later. `about` has what the manifest says of the whole; files and ranks are filled in here. `.metadata` is
 // written last. Throws CheckpointError when the ranks' tensors are not whole or do not fit together.
 void assemble(const std::string& folder, Manifest about, const std::vector<RankManifest>& ranks);
 

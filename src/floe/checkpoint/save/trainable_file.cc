@@ -14,127 +14,11 @@
 #include "floe/core/utf8.h"
 
 namespace floe::checkpoint {
-
-pickle::Value to_pickle(const nlohmann::json& value) {
-  switch (value.type()) {
-    case nlohmann::json::value_t::boolean: return value.get<bool>();
-    case nlohmann::json::value_t::number_integer: return value.get<std::int64_t>();
-    case nlohmann::json::value_t::number_unsigned:
-      // Python's integers have no end, the writer's do: 64-bit words go out as text.
-      if (value.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())
-        return std::to_string(value.get<std::uint64_t>());
-      return value.get<std::int64_t>();
-    case nlohmann::json::value_t::number_float: return value.get<double>();
-    case nlohmann::json::value_t::string: return bytes_to_text(value.get<std::string>());
-    case nlohmann::json::value_t::array: {
-      pickle::Items items;
-      for (const auto& item : value) items.push_back(to_pickle(item));
-      return pickle::list(std::move(items));
-    }
-    case nlohmann::json::value_t::object: {
-      pickle::Entries entries;
-      for (const auto& [key, item] : value.items())
-        entries.emplace_back(bytes_to_text(key), to_pickle(item));
-      return pickle::dict(std::move(entries));
-    }
-    default: return {};
-  }
-}
-
-nlohmann::json to_json(const pickle::Value& value) {
-  using pickle::Kind;
-  switch (value.kind()) {
-    case Kind::boolean: return value.boolean();
-    case Kind::integer: return value.integer();
-    case Kind::real: return value.real();
-    case Kind::text: return value.text();
-    case Kind::list:
-    case Kind::tuple: {
-      auto items = nlohmann::json::array();
-      for (const pickle::Value& item : value.items()) items.push_back(to_json(item));
-      return items;
-    }
-    default: break;
-  }
-  if (!value.has_entries()) return nullptr;
-  auto object = nlohmann::json::object();
-  for (const auto& [key, item] : value.entries())
-    if (key.is(Kind::text))
-      object[key.text()] = to_json(item);
-    else if (key.is(Kind::integer))
-      object[std::to_string(key.integer())] = to_json(item);
-  return object;
-}
-
-namespace {
-
-constexpr std::int64_t kBlock = 8 << 20;
-
-}  // namespace
-
-pickle::Value TensorCopier::copy(const std::string& name) {
-  const TensorInfo& info = from_.get(name);
-  const pickle::Value value = to_.declare(name, info.dtype, info.shape);
-  write(name, info, 0, info.numel());
-  return value;
-}
-
-pickle::Value TensorCopier::copy(const std::string& name, const FileTensor& tensor,
-                                 const std::function<std::string(const std::string&)>& name_of) {
-  const pickle::Value value = to_.declare(name, DType::f32, tensor.shape);
-  for (const FileRun& run : tensor.runs) {
-    const std::string source = name_of(run.parameter);
-    if (source.empty())
-      write_zeros(name, run.count * size_of(DType::f32));
-    else
-      write_as_floats(name, from_.get(source), run.first, run.count);
-  }
-  return value;
-}
-
-void TensorCopier::write(const std::string& name, const TensorInfo& info, std::int64_t first,
-                         std::int64_t count) {
-  const std::int64_t most = kBlock / size_of(info.dtype);
-  for (std::int64_t at = 0; at < count; at += most) {
-    const std::int64_t part = std::min(most, count - at);
-    block_.resize(static_cast<std::size_t>(part * size_of(info.dtype)));
-    from_.read(info, first + at, part, block_);
-    to_.write(name, block_);
-  }
-}
-
-void TensorCopier::write_as_floats(const std::string& name, const TensorInfo& info,
-                                   std::int64_t first, std::int64_t count) {
-  if (info.dtype == DType::f32) return write(name, info, first, count);
-  const bool half = info.dtype == DType::f16;
-  require<CheckpointError>(half || info.dtype == DType::bf16, "'", info.name, "' has type ",
-                           name_of(info.dtype),
-                           ", which a file in OpenFlamingo's layout cannot take; use "
-                           "state_dict_type: sharded or full");
-  std::vector<std::uint32_t> wide;  // the bits of floats
-  for (std::int64_t at = 0; at < count; at += kBlock) {
-    const std::int64_t part = std::min(kBlock, count - at);
-    block_.resize(static_cast<std::size_t>(part * size_of(DType::bf16)));
-    from_.read(info, first + at, part, block_);
-    const auto* narrow = reinterpret_cast<const std::uint16_t*>(block_.data());
-    wide.assign(narrow, narrow + part);
-    for (std::uint32_t& bits : wide)
-      bits =
-          half ? c10::detail::fp16_ieee_to_fp32_bits(static_cast<std::uint16_t>(bits)) : bits << 16;
-    to_.write(name, std::as_bytes(std::span(wide)));
-  }
-}
-
-void TensorCopier::write_zeros(const std::string& name, std::int64_t bytes) {
-  for (; bytes > 0; bytes -= kBlock) {
-    block_.assign(static_cast<std::size_t>(std::min(bytes, kBlock)), std::byte{});
-    to_.write(name, block_);
-  }
-}
-
 namespace {
 
 using pickle::Value;
+
+constexpr std::int64_t kBlock = 8 << 20;
 
 // Which tensors a set's optimizer keeps, by parameter.
 using StateKeys = std::map<std::string, std::set<std::string>>;
@@ -201,6 +85,117 @@ Value scheduler_value(const SaveJob& job) {
 }
 
 }  // namespace
+
+pickle::Value to_pickle(const nlohmann::json& value) {
+  switch (value.type()) {
+    case nlohmann::json::value_t::boolean: return value.get<bool>();
+    case nlohmann::json::value_t::number_integer: return value.get<std::int64_t>();
+    case nlohmann::json::value_t::number_unsigned:
+      // Python's integers have no end, the writer's do: 64-bit words go out as text.
+      if (value.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())
+        return std::to_string(value.get<std::uint64_t>());
+      return value.get<std::int64_t>();
+    case nlohmann::json::value_t::number_float: return value.get<double>();
+    case nlohmann::json::value_t::string: return bytes_to_text(value.get<std::string>());
+    case nlohmann::json::value_t::array: {
+      pickle::Items items;
+      for (const auto& item : value) items.push_back(to_pickle(item));
+      return pickle::list(std::move(items));
+    }
+    case nlohmann::json::value_t::object: {
+      pickle::Entries entries;
+      for (const auto& [key, item] : value.items())
+        entries.emplace_back(bytes_to_text(key), to_pickle(item));
+      return pickle::dict(std::move(entries));
+    }
+    default: return {};
+  }
+}
+
+nlohmann::json to_json(const pickle::Value& value) {
+  using pickle::Kind;
+  switch (value.kind()) {
+    case Kind::boolean: return value.boolean();
+    case Kind::integer: return value.integer();
+    case Kind::real: return value.real();
+    case Kind::text: return value.text();
+    case Kind::list:
+    case Kind::tuple: {
+      auto items = nlohmann::json::array();
+      for (const pickle::Value& item : value.items()) items.push_back(to_json(item));
+      return items;
+    }
+    default: break;
+  }
+  if (!value.has_entries()) return nullptr;
+  auto object = nlohmann::json::object();
+  for (const auto& [key, item] : value.entries())
+    if (key.is(Kind::text))
+      object[key.text()] = to_json(item);
+    else if (key.is(Kind::integer))
+      object[std::to_string(key.integer())] = to_json(item);
+  return object;
+}
+
+pickle::Value TensorCopier::copy(const std::string& name) {
+  const TensorInfo& info = from_.get(name);
+  const pickle::Value value = to_.declare(name, info.dtype, info.shape);
+  write(name, info, 0, info.numel());
+  return value;
+}
+
+pickle::Value TensorCopier::copy(const std::string& name, const FileTensor& tensor,
+                                 const std::function<std::string(const std::string&)>& name_of) {
+  const pickle::Value value = to_.declare(name, DType::f32, tensor.shape);
+  for (const FileRun& run : tensor.runs) {
+    const std::string source = name_of(run.parameter);
+    if (source.empty())
+      write_zeros(name, run.count * size_of(DType::f32));
+    else
+      write_as_floats(name, from_.get(source), run.first, run.count);
+  }
+  return value;
+}
+
+void TensorCopier::write(const std::string& name, const TensorInfo& info, std::int64_t first,
+                         std::int64_t count) {
+  const std::int64_t most = kBlock / size_of(info.dtype);
+  for (std::int64_t at = 0; at < count; at += most) {
+    const std::int64_t part = std::min(most, count - at);
+    block_.resize(static_cast<std::size_t>(part * size_of(info.dtype)));
+    from_.read(info, first + at, part, block_);
+    to_.write(name, block_);
+  }
+}
+
+void TensorCopier::write_as_floats(const std::string& name, const TensorInfo& info,
+                                   std::int64_t first, std::int64_t count) {
+  if (info.dtype == DType::f32) return write(name, info, first, count);
+  const bool half = info.dtype == DType::f16;
+  require<CheckpointError>(half || info.dtype == DType::bf16, "'", info.name, "' has type ",
+                           name_of(info.dtype),
+                           ", which a file in OpenFlamingo's layout cannot take; use "
+                           "state_dict_type: sharded or full");
+  std::vector<std::uint32_t> wide;  // the bits of floats
+  for (std::int64_t at = 0; at < count; at += kBlock) {
+    const std::int64_t part = std::min(kBlock, count - at);
+    block_.resize(static_cast<std::size_t>(part * size_of(DType::bf16)));
+    from_.read(info, first + at, part, block_);
+    const auto* narrow = reinterpret_cast<const std::uint16_t*>(block_.data());
+    wide.assign(narrow, narrow + part);
+    for (std::uint32_t& bits : wide)
+      bits =
+          half ? c10::detail::fp16_ieee_to_fp32_bits(static_cast<std::uint16_t>(bits)) : bits << 16;
+    to_.write(name, std::as_bytes(std::span(wide)));
+  }
+}
+
+void TensorCopier::write_zeros(const std::string& name, std::int64_t bytes) {
+  for (; bytes > 0; bytes -= kBlock) {
+    block_.assign(static_cast<std::size_t>(std::min(bytes, kBlock)), std::byte{});
+    to_.write(name, block_);
+  }
+}
 
 Value epoch_of(const SaveJob& job) {
   const nlohmann::json& shared = job.about.shared;

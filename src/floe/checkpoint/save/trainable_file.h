@@ -18,15 +18,13 @@
 
 namespace floe::checkpoint {
 
-// JSON as Python has it, and back: for what trainers keep beside tensors.
-
-// Objects become dicts, arrays lists.
+// JSON as Python has it, and back, for what trainers keep beside tensors: objects become dicts, arrays
+// lists.
 pickle::Value to_pickle(const nlohmann::json& value);
 // Tensors and other objects become null.
 nlohmann::json to_json(const pickle::Value& value);
 
 // Copying tensors of a directory of torch.distributed.checkpoint into a file of torch.save, in blocks.
-
 class TensorCopier {
  public:
   TensorCopier(const DcpDirectory& from, TorchFileWriter& to) : from_(from), to_(to) {}

@@ -16,6 +16,35 @@
 #include "floe/core/error.h"
 
 namespace floe {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const char* what, const std::string& path) {
+  throw Error(str("cannot ", what, " '", path, "': ", std::strerror(errno)));
+}
+
+void check(const std::error_code& error, const char* what, const std::string& path) {
+  require(!error, "cannot ", what, " '", path, "': ", error.message());
+}
+
+// A name beside `path` that no other process of this machine and no other thread uses.
+std::string temporary_name(const std::string& path) {
+  static std::atomic<unsigned> counter{0};
+  return str(path, ".tmp-", ::getpid(), "-", counter++);
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+}  // namespace
 
 File::File(std::string path) : path_(std::move(path)) {
   // Non-blocking, so that a named pipe is refused below instead of waited for.
@@ -45,6 +74,11 @@ void File::read_at(std::int64_t offset, std::span<std::byte> out) const {
   }
 }
 
+bool path_exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
 std::string read_text(const std::string& path, std::int64_t most_bytes) {
   const File file(path);
   require<DataError>(file.size() <= most_bytes, "'", path, "' has ", file.size(),
@@ -54,30 +88,8 @@ std::string read_text(const std::string& path, std::int64_t most_bytes) {
   return text;
 }
 
-namespace {
-
-[[noreturn]] void fail(const char* what, const std::string& path) {
-  throw Error(str("cannot ", what, " '", path, "': ", std::strerror(errno)));
-}
-
-// A rename is on disk only when its folder is.
-void sync_folder_of(const std::string& path) {
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail("open the folder", folder);
-  // Some network file systems cannot sync a folder and say EINVAL; the rename still happened.
-  const bool failed = ::fsync(fd) != 0 && errno != EINVAL;
-  ::close(fd);
-  if (failed) fail("sync the folder", folder);
-}
-
-}  // namespace
-
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  // Unique among the processes of a machine and the threads of a process.
-  static std::atomic<unsigned> counter{0};
-  temporary_ = str(path_, ".tmp-", ::getpid(), "-", counter++);
+  temporary_ = temporary_name(path_);
   fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("create", temporary_);
 }
@@ -106,7 +118,17 @@ void AtomicFile::commit() {
   if (::fsync(fd_) != 0) fail("sync", temporary_);
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename a file to", path_);
   ::close(std::exchange(fd_, -1));
-  sync_folder_of(path_);
+  sync_folder(folder_of(path_));  // only then is the rename on disk
+}
+
+void sync_folder(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail("open the folder", path);
+  // Some network file systems cannot sync a folder and say EINVAL; the rename still happened.
+  const int error = ::fsync(fd) != 0 && errno != EINVAL ? errno : 0;
+  ::close(fd);
+  errno = error;
+  if (error != 0) fail("sync the folder", path);
 }
 
 void write_file_atomically(const std::string& path, std::string_view text) {
@@ -115,28 +137,12 @@ void write_file_atomically(const std::string& path, std::string_view text) {
   file.commit();
 }
 
-namespace {
-
-namespace fs = std::filesystem;
-
-std::string without_slash(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path;
-}
-
-void check(const std::error_code& error, const char* what, const std::string& path) {
-  require(!error, "cannot ", what, " '", path, "': ", error.message());
-}
-
-}  // namespace
-
 AtomicFolder::AtomicFolder(std::string target, Existing existing)
     : target_(without_slash(std::move(target))) {
   std::error_code error;
   require<ConfigError>(existing == Existing::replace || !fs::exists(target_, error), "'", target_,
                        "' is there already; name a new folder, or replace it with --force");
-  static std::atomic<unsigned> counter{0};
-  temporary_ = str(target_, ".tmp-", ::getpid(), "-", counter++);
+  temporary_ = temporary_name(target_);
   fs::create_directories(temporary_, error);
   check(error, "create the folder", temporary_);
 }

@@ -1,4 +1,4 @@
-// A file opened for reading, by position: no cursor, so any number of threads may read at once.
+// Files: read by position, written so that they appear whole or not at all, and their checksums.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 
 namespace floe {
 
+// A file opened for reading, by position: no cursor, so any number of threads may read at once.
 class File {
  public:
   // Opens a regular file; throws DataError that names the path when there is none or it is no file.
@@ -33,13 +34,15 @@ class File {
 // The whole file as text; throws DataError when it is larger than `most_bytes`.
 std::string read_text(const std::string& path, std::int64_t most_bytes);
 
+// Whether there is something; false as well where nobody may look.
+bool path_exists(const std::string& path);
+
 // A file that appears whole or not at all: bytes go to a temporary name beside it; commit() puts
 // them on disk and renames.
 //
 //   AtomicFile file("out/model.safetensors");
 //   file.write_at(0, bytes);
 //   file.commit();
-
 class AtomicFile {
  public:
   // Creates the temporary file in the folder of `path`, which must exist.
@@ -63,13 +66,15 @@ class AtomicFile {
 // Writes a whole small file that way.
 void write_file_atomically(const std::string& path, std::string_view text);
 
+// Returns when what was renamed or made in the folder is on disk. Throws Error.
+void sync_folder(const std::string& path);
+
 // A folder that appears whole or not at all: files go into a temporary one beside it, and commit()
 // renames that.
 //
 //   AtomicFolder folder("out", AtomicFolder::Existing::refuse);
 //   write_file_atomically(folder.path() + "/config.json", text);
 //   folder.commit();
-
 class AtomicFolder {
  public:
   enum class Existing { refuse, replace };
@@ -92,9 +97,8 @@ class AtomicFolder {
   bool committed_ = false;
 };
 
-// CRC-32 as zip archives have it, at the speed of memory.
-
-// Of `bytes`, or of what `before` is the checksum of followed by `bytes`.
+// CRC-32 as zip archives have it, at the speed of memory: of `bytes`, or of what `before` is the
+// checksum of followed by `bytes`.
 std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before = 0);
 std::uint32_t crc32(std::string_view text, std::uint32_t before = 0);
 // Of two parts one after the other, from the checksums of both and the length of the second.

@@ -221,9 +221,9 @@ namespace {
 // Collective: what the files of frozen weights hold. Rank 0 alone reads them; on a shared file system
 // the others would only be in its way.
 std::string digest_of(const std::string& path, comm::World& world) {
-  static int number = 0;  // a meeting's name is used once
-  checkpoint::Meeting meeting(world, str("frozen/", number++));
-  return meeting.from_first(
+  static int number = 0;  // the name of an exchange is used once
+  checkpoint::StoreExchange ranks(world, str("frozen/", number++));
+  return ranks.broadcast(
       world.rank() == 0 ? checkpoint::weights_digest(*open_tensors(path)) : "",
       str("the digest of '", path, "'"));
 }
@@ -277,7 +277,13 @@ checkpoint::CheckpointerOptions checkpointer_options(const RunConfig& config,
 models::BuiltModel build_run_model(const config::Loaded<RunConfig>& loaded,
                                    const comm::World& world) {
   require_inputs(loaded, world.size());
-  return models::build_model(loaded.config.model, loaded.config.run.seed);
+  models::BuiltModel built = models::build_model(loaded.config.model, loaded.config.run.seed);
+  // Text has every token as the label of the one before it.
+  require<ConfigError>(
+      !loaded.config.data.text || built.model->info().labels == models::LabelRule::next_token,
+      "data.text is for models that continue text, and a '", built.model->info().family,
+      "' learns masked tokens; prepare batches with their labels and name them with data.batches");
+  return built;
 }
 
 void check_weights(const RunConfig& config, const comm::World& world) {

@@ -1,5 +1,6 @@
-#include "floe/checkpoint/save/stop_point.h"
-
+// Linked into a program, kills it (SIGKILL) at the commit point that the environment names:
+// FLOE_TEST_STOP_AT=NAME, or NAME@RANK for one rank; with FLOE_TEST_STOP_AFTER=N at the N-th time
+// (from 1).
 #include <signal.h>
 #include <unistd.h>
 
@@ -7,7 +8,8 @@
 #include <cstdlib>
 #include <string>
 
-namespace floe::checkpoint {
+#include "floe/checkpoint/save/commit_point.h"
+
 namespace {
 
 // What the environment asks for, read once.
@@ -29,13 +31,16 @@ Wanted read_wanted() {
   return wanted;
 }
 
-}  // namespace
-
-void stop_point(const char* name) {
+void stop_if_wanted(const char* name) {
   static const Wanted wanted = read_wanted();
   static std::atomic<long> times{0};
   if (!wanted.name.empty() && wanted.name == name && ++times == wanted.times)
     ::kill(::getpid(), SIGKILL);
 }
 
-}  // namespace floe::checkpoint
+[[maybe_unused]] const bool kInstalled = [] {
+  floe::checkpoint::at_commit_point = &stop_if_wanted;
+  return true;
+}();
+
+}  // namespace
