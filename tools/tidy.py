@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """clang-tidy over the sources of floe, with the checks of .clang-tidy.
 
-usage: tidy.py --build DIR [--since COMMIT] [--limit SECONDS] [--jobs N] [FILE...]
+usage: tidy.py --build DIR [--since COMMIT] [--limit SECONDS] [--jobs N] [--program CLANG-TIDY] [--root TREE] [FILE...]
 
 Without FILE: every source that the build in DIR compiles; with --since only those that have changed
 since that commit, committed or not. A changed header is looked at through a source that includes it.
 
 - The compile commands of g++ name a precompiled header that clang cannot read. DIR/tidy has commands
-  without it, and with a PCH of nothing: what a file uses, it must include.
+  without it, so that a file must include what it uses.
 - A source that was clean is not looked at again until it, a header of floe that it includes, its
   command, .clang-tidy or clang-tidy itself changes: DIR/tidy/clean remembers.
 - --limit ends the work in time: what is left over is counted, never silently dropped.
@@ -137,12 +137,16 @@ def main():
     parser.add_argument("--limit", type=float, default=float("inf"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--program", default=str(Path(sys.executable).parent / "clang-tidy"))
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("files", nargs="*", type=Path)
     arguments = parser.parse_args()
 
-    root = Path(__file__).resolve().parent.parent
+    root = arguments.root.resolve()
     began = time.monotonic()
-    version = subprocess.run([arguments.program, "--version"], check=True, capture_output=True, text=True).stdout
+    try:
+        version = subprocess.run([arguments.program, "--version"], check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"tidy.py: {arguments.program} cannot start: {error}; './run test' installs it")
     entries = {path: entry for path, entry in read_commands(arguments.build.resolve()).items()
                if path.is_relative_to(root) and path.relative_to(root).parts[0] in FOLDERS}
     database = arguments.build.resolve() / "tidy"
