@@ -11,7 +11,6 @@
 #include "floe/core/names.h"
 
 namespace floe::config {
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -81,6 +80,42 @@ std::vector<std::string> experiment_names(const Override& choice) {
   return names;
 }
 
+constexpr std::size_t kMostSegments = 16;  // with a value inside, still below kMostDepth
+
+bool is_key(const std::string& key) {
+  return !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) {
+    return c > ' ' && c != 0x7f &&
+           std::string_view("\"'{}[],:#&*!|>%@`=~+$").find(static_cast<char>(c)) ==
+               std::string_view::npos;
+  });
+}
+
+std::string dotted(const std::vector<std::string>& path, std::size_t count) {
+  return join(
+      std::vector<std::string>(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(count)),
+      ".");
+}
+
+// The map that holds the last key of the path; created on the way when `create`, else null when it
+// is not there.
+Map* parent_of(const Override& change, Value& root, bool create) {
+  Value* value = &root;
+  for (std::size_t i = 0; i + 1 < change.path.size(); ++i) {
+    Map& map = *value->as<Map>();
+    value = map.find(change.path[i]);
+    if (!value || (create && value->is_null())) {
+      if (!create) return nullptr;
+      value = &map[change.path[i]];
+      *value = Value(Map(), change.value.origin);
+    }
+    const std::string here = dotted(change.path, i + 1);
+    require<ConfigError>(value->as<Map>(), change.value.origin.text(), ": ", here, " is ",
+                         value->shown(), " (", value->origin.text(), "), which has no '",
+                         change.path[i + 1], "'; set ", here, " itself");
+  }
+  return value->as<Map>();
+}
+
 }  // namespace
 
 Layers layers_from_arguments(const std::vector<std::string>& arguments, std::string floe_configs) {
@@ -132,46 +167,6 @@ Composed compose(const Layers& layers) {
   }
   return {std::move(root), std::move(removed)};
 }
-
-namespace {
-
-constexpr std::size_t kMostSegments = 16;  // with a value inside, still below kMostDepth
-
-bool is_key(const std::string& key) {
-  return !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) {
-    return c > ' ' && c != 0x7f &&
-           std::string_view("\"'{}[],:#&*!|>%@`=~+$").find(static_cast<char>(c)) ==
-               std::string_view::npos;
-  });
-}
-
-std::string dotted(const std::vector<std::string>& path, std::size_t count) {
-  return join(
-      std::vector<std::string>(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(count)),
-      ".");
-}
-
-// The map that holds the last key of the path; created on the way when `create`, else null when it
-// is not there.
-Map* parent_of(const Override& change, Value& root, bool create) {
-  Value* value = &root;
-  for (std::size_t i = 0; i + 1 < change.path.size(); ++i) {
-    Map& map = *value->as<Map>();
-    value = map.find(change.path[i]);
-    if (!value || (create && value->is_null())) {
-      if (!create) return nullptr;
-      value = &map[change.path[i]];
-      *value = Value(Map(), change.value.origin);
-    }
-    const std::string here = dotted(change.path, i + 1);
-    require<ConfigError>(value->as<Map>(), change.value.origin.text(), ": ", here, " is ",
-                         value->shown(), " (", value->origin.text(), "), which has no '",
-                         change.path[i + 1], "'; set ", here, " itself");
-  }
-  return value->as<Map>();
-}
-
-}  // namespace
 
 std::string Override::key() const { return join(path, "."); }
 

@@ -136,6 +136,14 @@ class Schema {
  public:
   template <class F>
   Field<F> field(const std::string& name, F T::*member, const std::string& help) {
+    return field_at<F>(
+        name, [member](auto& object) -> auto& { return object.*member; }, help);
+  }
+
+  // A field that is no plain member: `reach(object)` gives a reference to it, a const one of a const
+  // object.
+  template <class F, class Reach>
+  Field<F> field_at(const std::string& name, Reach reach, const std::string& help) {
     for (const Bound& other : fields_)
       if (other.info.key == name) throw std::logic_error("a schema describes '" + name + "' twice");
     auto rules = std::make_shared<std::vector<Rule<F>>>();
@@ -143,10 +151,10 @@ class Schema {
     bound.info.key = name;
     bound.info.help = help;
     bound.info.type = without_article(Codec<F>::type().one);
-    bound.read = [member, rules](const Value& value, T& object, const Place& place) {
-      if (!Codec<F>::read(value, object.*member, place)) return;
+    bound.read = [reach, rules](const Value& value, T& object, const Place& place) {
+      if (!Codec<F>::read(value, reach(object), place)) return;
       for (const Rule<F>& rule : *rules)
-        if (!rule.holds(object.*member)) {
+        if (!rule.holds(reach(object))) {
           std::string found = write_inline_yaml(value);
           if (found.size() > 80) found = value.shown();
           place.fail(value, "is ", found, ", but must ", rule.must,
@@ -154,18 +162,19 @@ class Schema {
           return;
         }
     };
-    bound.write = [member](const T& object, Write mode) {
-      return Codec<F>::write(object.*member, mode);
+    bound.write = [reach](const T& object, Write mode) {
+      return Codec<F>::write(reach(object), mode);
     };
-    bound.describe = [member](const T& object, FieldInfo& info) {
-      info.children = Codec<F>::children(object.*member);
-      const Value value = Codec<F>::write(object.*member, Write::all);
+    bound.describe = [reach](const T& object, FieldInfo& info) {
+      info.children = Codec<F>::children(reach(object));
+      const Value value = Codec<F>::write(reach(object), Write::all);
       const bool is_block = value.template as<Map>() && !info.children.empty();
       if (!info.required && !is_block) info.default_text = write_inline_yaml(value);
     };
-    bound.remove = [member](T& object, std::span<const std::string> path, const Value& by,
+    bound.remove = [reach](T& object, std::span<const std::string> path, const Value& by,
                             const Place& place) {
-      remove_field(object.*member, T{}.*member, path, by, place);
+      const T defaults{};
+      remove_field(reach(object), reach(defaults), path, by, place);
     };
     return Field<F>(bound.info, *rules);
   }
@@ -184,6 +193,11 @@ class Schema {
   void section(const std::string& name, S T::*member, const std::string& help) {
     field(name, member, help);
   }
+
+  // The fields and checks of another struct that has a schema, as if they were this struct's own:
+  // `part` gives that struct out of a T, const or not, or is a pointer to such a member.
+  template <class S, class Part>
+  void embed(Part part);
 
   // A check across fields, made when every field alone is right. It gives the end of a sentence that
   // begins with the field's path ("is 9, but must divide world_size"), or nothing. The problem is
@@ -214,6 +228,8 @@ class Schema {
     std::string key;
     std::function<std::string(const T&)> problem;
   };
+  template <class Other>
+  friend class Schema;
 
   std::string unknown_key(const Place& place, const std::string& name) const;
   static std::string without_article(const std::string& type) {
@@ -237,6 +253,36 @@ const Schema<T>& schema_of() {
     return built;
   }();
   return schema;
+}
+
+template <class T>
+template <class S, class Part>
+void Schema<T>::embed(Part part) {
+  const Schema<S>& theirs = schema_of<S>();
+  for (const auto& field : theirs.fields_) {
+    for (const Bound& other : fields_)
+      if (other.info.key == field.info.key)
+        throw std::logic_error("a schema describes '" + field.info.key + "' twice");
+    Bound& bound = fields_.emplace_back();
+    bound.info = field.info;
+    bound.read = [&field, part](const Value& value, T& object, const Place& place) {
+      field.read(value, std::invoke(part, object), place);
+    };
+    bound.write = [&field, part](const T& object, Write mode) {
+      return field.write(std::invoke(part, object), mode);
+    };
+    bound.describe = [&field, part](const T& object, FieldInfo& info) {
+      field.describe(std::invoke(part, object), info);
+    };
+    bound.remove = [&field, part](T& object, std::span<const std::string> path, const Value& by,
+                                  const Place& place) {
+      field.remove(std::invoke(part, object), path, by, place);
+    };
+  }
+  for (const auto& other : theirs.checks_)
+    check(other.key, [&other, part](const T& object) {
+      return other.problem(std::invoke(part, object));
+    });
 }
 
 template <Described T>

@@ -17,7 +17,6 @@
 #include "floe/core/str.h"
 
 namespace floe::config {
-
 namespace {
 
 constexpr std::size_t kMostTextBytes = 1 << 20;
@@ -170,25 +169,6 @@ Value parse(const std::string& text, const std::string& name, std::optional<Orig
   }
 }
 
-}  // namespace
-
-Value parse_yaml(const std::string& text, const std::string& name) { return parse(text, name, {}); }
-
-Value parse_inline_yaml(const std::string& text, const Origin& origin) {
-  return parse(text, origin.text(), origin);
-}
-
-Value read_yaml(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
-  require<ConfigError>(file.is_open() && !file.bad() && !text.fail(),
-                       "cannot read the configuration '", path, "': give the path of a YAML file");
-  return parse_yaml(text.str(), path);
-}
-
-namespace {
-
 std::string in_quotes(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -265,6 +245,21 @@ class Writer {
 };
 
 }  // namespace
+
+Value parse_yaml(const std::string& text, const std::string& name) { return parse(text, name, {}); }
+
+Value parse_inline_yaml(const std::string& text, const Origin& origin) {
+  return parse(text, origin.text(), origin);
+}
+
+Value read_yaml(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  if (file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  require<ConfigError>(file.is_open() && !file.bad() && !text.fail(),
+                       "cannot read the configuration '", path, "': give the path of a YAML file");
+  return parse_yaml(text.str(), path);
+}
 
 std::string write_inline_yaml(const Value& value) {
   if (value.is_null()) return "null";

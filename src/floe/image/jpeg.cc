@@ -8,7 +8,6 @@
 #include "floe/image/libjpeg.h"
 
 namespace floe::image {
-
 namespace {
 
 constexpr std::string_view kFormat = "jpeg";
@@ -112,31 +111,6 @@ void check(Outcome outcome) {
   if (outcome == Outcome::broken) fail(kFormat, "broken");
 }
 
-}  // namespace
-
-void decode_jpeg(Bytes file, Canvas canvas) {
-  check_jpeg_markers(file);
-  Decompressor jpeg(file);
-  check(read_header(jpeg));
-  jpeg_decompress_struct& info = jpeg.info;
-  switch (info.num_components) {
-    case 1: info.out_color_space = JCS_GRAYSCALE; break;
-    case 3: info.out_color_space = JCS_RGB; break;
-    case 4: info.out_color_space = JCS_CMYK; break;
-    default: fail(kFormat, "neither one, three nor four components");
-  }
-  Image& out = canvas.set_size(kFormat, info.image_width, info.image_height);
-  std::vector<std::uint8_t> row;
-  if (info.out_color_space != JCS_RGB)
-    row.resize(std::size_t{info.image_width} * static_cast<std::size_t>(info.num_components));
-  check(read_pixels(jpeg, row.data(), out.rgb.data()));
-}
-
-// Pillow walks over the markers of a JPEG file before libjpeg sees it, and raises for some that
-// libjpeg passes over. Such files are refused here too.
-
-namespace {
-
 class MarkerReader {
  public:
   explicit MarkerReader(Bytes file) : rest_(file) {}
@@ -185,6 +159,27 @@ void check_application(int number, Bytes body) {
 }
 
 }  // namespace
+
+void decode_jpeg(Bytes file, Canvas canvas) {
+  check_jpeg_markers(file);
+  Decompressor jpeg(file);
+  check(read_header(jpeg));
+  jpeg_decompress_struct& info = jpeg.info;
+  switch (info.num_components) {
+    case 1: info.out_color_space = JCS_GRAYSCALE; break;
+    case 3: info.out_color_space = JCS_RGB; break;
+    case 4: info.out_color_space = JCS_CMYK; break;
+    default: fail(kFormat, "neither one, three nor four components");
+  }
+  Image& out = canvas.set_size(kFormat, info.image_width, info.image_height);
+  std::vector<std::uint8_t> row;
+  if (info.out_color_space != JCS_RGB)
+    row.resize(std::size_t{info.image_width} * static_cast<std::size_t>(info.num_components));
+  check(read_pixels(jpeg, row.data(), out.rgb.data()));
+}
+
+// Pillow walks over the markers of a JPEG file before libjpeg sees it, and raises for some that
+// libjpeg passes over. Such files are refused here too.
 
 void check_jpeg_markers(Bytes file) {
   MarkerReader reader(file.subspan(2));

@@ -49,6 +49,26 @@ std::uint8_t clipped(std::int32_t sum) {
   return static_cast<std::uint8_t>(std::clamp(sum >> Weights::kFractionBits, 0, 255));
 }
 
+int some_rows(const Weights& weights, const Rows& in, int y, int num_rows, std::uint8_t* out,
+              Isa isa) {
+  switch (isa) {
+    case Isa::vnni: return rows_vnni(weights, in, y, num_rows, out);
+    case Isa::avx2: return rows_avx2(weights, in, y, num_rows, out);
+    case Isa::plain: return 0;
+  }
+  return 0;
+}
+
+std::size_t some_bytes(const Weights& weights, int i, const std::uint8_t* top, std::size_t stride,
+                       std::uint8_t* out, Isa isa) {
+  switch (isa) {
+    case Isa::vnni: return bytes_vnni(weights, i, top, stride, stride, out);
+    case Isa::avx2: return bytes_avx2(weights, i, top, stride, stride, out);
+    case Isa::plain: return 0;
+  }
+  return 0;
+}
+
 }  // namespace
 
 void Weights::compute(std::int64_t in_size, std::int64_t out_size, std::int64_t first, int count) {
@@ -114,30 +134,6 @@ void bytes_plain(const Weights& weights, int i, const std::uint8_t* top, std::si
     out[x] = clipped(sum);
   }
 }
-
-namespace {
-
-int some_rows(const Weights& weights, const Rows& in, int y, int num_rows, std::uint8_t* out,
-              Isa isa) {
-  switch (isa) {
-    case Isa::vnni: return rows_vnni(weights, in, y, num_rows, out);
-    case Isa::avx2: return rows_avx2(weights, in, y, num_rows, out);
-    case Isa::plain: return 0;
-  }
-  return 0;
-}
-
-std::size_t some_bytes(const Weights& weights, int i, const std::uint8_t* top, std::size_t stride,
-                       std::uint8_t* out, Isa isa) {
-  switch (isa) {
-    case Isa::vnni: return bytes_vnni(weights, i, top, stride, stride, out);
-    case Isa::avx2: return bytes_avx2(weights, i, top, stride, stride, out);
-    case Isa::plain: return 0;
-  }
-  return 0;
-}
-
-}  // namespace
 
 void resample_across(const Weights& weights, const Rows& in, int num_rows, std::uint8_t* out,
                      Isa isa) {

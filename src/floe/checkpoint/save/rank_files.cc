@@ -6,7 +6,6 @@
 #include "floe/checkpoint/save/commit_point.h"
 #include "floe/core/error.h"
 #include "floe/io/dcp/dcp.h"
-#include "floe/io/tensors/rectangles.h"
 
 namespace floe::checkpoint {
 namespace {

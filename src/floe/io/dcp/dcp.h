@@ -1,4 +1,7 @@
-// Chunks of a tensor in a distributed checkpoint: rectangles of its elements, stored apart.
+// Directories of torch.distributed.checkpoint (DCP): the file .metadata says which tensors and objects
+// there are, and files *.distcp, one or more per rank, hold their bytes.
+//
+// A tensor is a set of chunks: rectangles of its elements, each stored on its own.
 #pragma once
 
 #include <atomic>
@@ -23,13 +26,27 @@
 
 namespace floe {
 
+// ---- chunks ----
+
+// The elements offsets[d] <= i_d < offsets[d] + sizes[d].
+struct Rectangle {
+  std::vector<std::int64_t> offsets, sizes;
+
+  std::int64_t numel() const;
+};
+
+// Elements [first, first + count) of a row-major tensor as the fewest rectangles, each of which is a
+// run itself, in order: at most 2 × dimensions − 1 of them. None for count 0.
+std::vector<Rectangle> rectangles_of(const std::vector<std::int64_t>& shape, std::int64_t first,
+                                     std::int64_t count);
+
 // Where an item lies: [offset, offset + length) of a file is one archive of torch.save.
 struct DcpPlace {
   std::size_t file = 0;  // of DcpMetadata::files
   std::int64_t offset = 0, length = 0;
 };
 
-// The elements offsets[d] <= i_d < offsets[d] + sizes[d], row-major.
+// The elements of a rectangle, row-major, and their bytes.
 struct DcpChunk {
   std::vector<std::int64_t> offsets, sizes;
   DcpPlace place;
@@ -62,22 +79,18 @@ void for_each_run(const DcpChunk& chunk, const std::vector<std::int64_t>& shape,
                   const std::function<void(std::int64_t in_chunk, std::int64_t in_tensor,
                                            std::int64_t length)>& visit);
 
-// The file .metadata of a directory of torch.distributed.checkpoint (DCP): which tensors and objects a
-// checkpoint has, and where their bytes lie.
+// ---- the file .metadata ----
 //
-// It is one pickle of plain data classes; it is read as data (pickle_reader.h), nothing runs. What
-// versions of torch differ in is accepted: storage_meta and version may be missing (torch 2.2 and
-// before), so may planner_data, and TensorProperties may come from the older module.
-//
-// A tensor is a set of chunks: rectangles of its elements, each stored on its own.
+// It is one pickle of plain data classes; it is read as data (pickle.h), nothing runs. What versions
+// of torch differ in is accepted: storage_meta and version may be missing (torch 2.2 and before), so
+// may planner_data, and TensorProperties may come from the older module.
 
 constexpr const char* kDcpMetadataFile = ".metadata";
 
 struct DcpTensor {
   std::vector<std::int64_t> shape;
-  std::optional<DType>
-      dtype;  // none: of a kind that floe does not read, and then why_unreadable says
-  std::string why_unreadable;  // a part of a sentence: "has dtype torch.complex64, ..."
+  std::optional<DType> dtype;  // none: of a kind that floe does not read
+  std::string why_unreadable;  // then: a part of a sentence: "has dtype torch.complex64, ..."
   // Disjoint, and together they are the whole tensor; without empty ones and without replicas. In the
   // order of their offsets.
   std::vector<DcpChunk> chunks;
@@ -105,14 +118,13 @@ DcpMetadata read_dcp_metadata(const std::string& directory);
 // The same of the bytes of one metadata file; `file` is for messages.
 DcpMetadata parse_dcp_metadata(std::string_view pickle, const std::string& file);
 
-// Writing the file .metadata of a directory of torch.distributed.checkpoint.
-
-// The bytes of the file, for torch 2.3 and later. Tensors must have a dtype; two tensors may share
+// The bytes to write, for torch 2.3 and later. Tensors must have a dtype; two tensors may share
 // their places (tied weights).
 std::string write_dcp_metadata(const DcpMetadata& metadata);
 
-// Writing one rank's .distcp file: items back to back, each with a checksum of all its bytes.
+// ---- the files of data ----
 
+// Writing one rank's .distcp file: items back to back, each with a checksum of all its bytes.
 class DcpFileWriter {
  public:
   struct Written {
@@ -157,7 +169,7 @@ class DcpFileWriter {
 //
 // Opening reads .metadata and the sizes of the files of data. read() reads the elements asked for, and
 // of each item that it touches for the first time the description of where in it they lie.
-
+//
 // Every defect is one CheckpointError that names the directory, the file and the tensor.
 class DcpDirectory : public TensorSource {
  public:

@@ -19,33 +19,14 @@
 #include "floe/io/torch_file/zip.h"
 
 namespace floe {
-
 namespace {
 
-// An item of a .distcp file: an archive of torch.save that holds one tensor or one object.
-//
-// Everything but the elements is small and known beforehand, save the elements' checksum; so a large
-// item is written without being put together in memory: head, elements, tail.
-
-class DcpItem {
- public:
-  DcpItem(DType dtype, const std::vector<std::int64_t>& shape);
-
-  std::int64_t head_bytes() const { return entries_.back().data_offset; }
-  std::int64_t data_bytes() const { return entries_.back().size; }
-  // Both for elements with this checksum.
-  std::string head(std::uint32_t data_crc);
-  std::string tail(std::uint32_t data_crc);
-
- private:
-  std::string small_;  // the entries before the elements
-  std::vector<zip::Placed> entries_;
-};
-
-// The whole item of something that is no tensor.
-std::string dcp_object_item(const pickle::Value& value);
+using pickle::Value;
 
 constexpr std::int64_t kAlignment = 64;  // as torch.save's
+constexpr std::size_t kBuffer = 4 << 20;
+// Elements go out in blocks that stay in the cache between checksum and write.
+constexpr std::size_t kBlock = 512 << 10;
 
 // Puts a whole small entry at the end.
 void add(std::string& archive, std::vector<zip::Placed>& entries, const char* name,
@@ -57,136 +38,56 @@ void add(std::string& archive, std::vector<zip::Placed>& entries, const char* na
   entries.push_back(std::move(entry));
 }
 
-void add_common(std::string& archive, std::vector<zip::Placed>& entries,
-                const pickle::Value& root) {
+void add_common(std::string& archive, std::vector<zip::Placed>& entries, const Value& root) {
   add(archive, entries, "data.pkl", pickle::write(root));
   add(archive, entries, "byteorder", "little");
   add(archive, entries, "version", "3\n");
 }
 
-DcpItem::DcpItem(DType dtype, const std::vector<std::int64_t>& shape) {
-  add_common(small_, entries_, torch_tensor_value(dtype, "0", shape));
-  std::int64_t bytes = size_of(dtype);
-  for (const std::int64_t size : shape)
-    require(size >= 0 && !__builtin_mul_overflow(bytes, size, &bytes),
-            "a tensor has the impossible shape [", join(shape), "]");
-  entries_.push_back(
-      zip::place("archive/data/0", bytes, static_cast<std::int64_t>(small_.size()), kAlignment));
-}
+// An item of a .distcp file: an archive of torch.save that holds one tensor or one object.
+//
+// Everything but the elements is small and known beforehand, save the elements' checksum; so a large
+// item is written without being put together in memory: head, elements, tail.
+class DcpItem {
+ public:
+  DcpItem(DType dtype, const std::vector<std::int64_t>& shape) {
+    add_common(small_, entries_, torch_tensor_value(dtype, "0", shape));
+    std::int64_t bytes = size_of(dtype);
+    for (const std::int64_t size : shape)
+      require(size >= 0 && !__builtin_mul_overflow(bytes, size, &bytes),
+              "a tensor has the impossible shape [", join(shape), "]");
+    entries_.push_back(
+        zip::place("archive/data/0", bytes, static_cast<std::int64_t>(small_.size()), kAlignment));
+  }
 
-std::string DcpItem::head(std::uint32_t data_crc) {
-  entries_.back().crc = data_crc;
-  return small_ + zip::local_header(entries_.back());
-}
+  std::int64_t head_bytes() const { return entries_.back().data_offset; }
+  std::int64_t data_bytes() const { return entries_.back().size; }
+  // Both for elements with this checksum.
+  std::string head(std::uint32_t data_crc) {
+    entries_.back().crc = data_crc;
+    return small_ + zip::local_header(entries_.back());
+  }
+  std::string tail(std::uint32_t data_crc) {
+    entries_.back().crc = data_crc;
+    return zip::directory(entries_, entries_.back().end());
+  }
 
-std::string DcpItem::tail(std::uint32_t data_crc) {
-  entries_.back().crc = data_crc;
-  return zip::directory(entries_, entries_.back().end());
-}
+ private:
+  std::string small_;  // the entries before the elements
+  std::vector<zip::Placed> entries_;
+};
 
-std::string dcp_object_item(const pickle::Value& value) {
+// The whole item of something that is no tensor.
+std::string dcp_object_item(const Value& value) {
   std::string archive;
   std::vector<zip::Placed> entries;
   add_common(archive, entries, value);
   return archive + zip::directory(entries, static_cast<std::int64_t>(archive.size()));
 }
 
-}  // namespace
-
-namespace {
-
-constexpr std::size_t kBuffer = 4 << 20;
-// Elements go out in blocks that stay in the cache between checksum and write.
-constexpr std::size_t kBlock = 512 << 10;
-
 [[noreturn]] void fail(const char* what, const std::string& path) {
   throw Error(str("cannot ", what, " '", path, "': ", std::strerror(errno)));
 }
-
-}  // namespace
-
-DcpFileWriter::DcpFileWriter(std::string path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("create", path_);
-  waiting_.reserve(kBuffer);
-}
-
-DcpFileWriter::~DcpFileWriter() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-DcpFileWriter::Written DcpFileWriter::add_tensor(DType dtype,
-                                                 const std::vector<std::int64_t>& shape,
-                                                 std::span<const std::byte> data) {
-  DcpItem item(dtype, shape);
-  require(item.data_bytes() == static_cast<std::int64_t>(data.size()), "'", path_,
-          "': a tensor of ", item.data_bytes(), " bytes was given ", data.size());
-  Written written{bytes()};
-  std::uint32_t crc = 0;
-  std::string head;
-  if (data.size() <= kBuffer / 2) {
-    crc = crc32(data);
-    head = item.head(crc);
-    append(head);
-    append(data);
-  } else {
-    flush();
-    const std::int64_t begin = flushed_ + item.head_bytes();
-    for (std::size_t at = 0; at < data.size(); at += kBlock) {
-      const auto block = data.subspan(at, std::min(kBlock, data.size() - at));
-      crc = crc32(block, crc);
-      put(begin + static_cast<std::int64_t>(at), block);
-    }
-    head = item.head(crc);
-    put(flushed_, std::as_bytes(std::span(head)));
-    flushed_ = begin + item.data_bytes();
-  }
-  const std::string tail = item.tail(crc);
-  append(tail);
-  written.length = bytes() - written.offset;
-  written.crc = crc32(tail, crc32_joined(crc32(head), crc, item.data_bytes()));
-  return written;
-}
-
-DcpFileWriter::Written DcpFileWriter::add_object(const pickle::Value& value) {
-  const std::string item = dcp_object_item(value);
-  const Written written{bytes(), static_cast<std::int64_t>(item.size()), crc32(item)};
-  append(item);
-  return written;
-}
-
-void DcpFileWriter::finish() {
-  flush();
-  if (::fsync(fd_) != 0) fail("sync", path_);
-  if (::close(std::exchange(fd_, -1)) != 0) fail("close", path_);
-}
-
-void DcpFileWriter::append(std::span<const std::byte> bytes) {
-  if (waiting_.size() + bytes.size() > kBuffer) flush();
-  waiting_.insert(waiting_.end(), bytes.begin(), bytes.end());
-}
-
-void DcpFileWriter::flush() {
-  put(flushed_, waiting_);
-  flushed_ += static_cast<std::int64_t>(waiting_.size());
-  waiting_.clear();
-}
-
-void DcpFileWriter::put(std::int64_t offset, std::span<const std::byte> bytes) {
-  require(fd_ >= 0, "'", path_, "' was written to after its end");
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t put = ::pwrite(fd_, bytes.data() + done, bytes.size() - done,
-                                 static_cast<off_t>(offset + static_cast<std::int64_t>(done)));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail("write", path_);
-    done += static_cast<std::size_t>(put);
-  }
-}
-
-namespace {
-
-using pickle::Value;
 
 Value metadata_class(const char* name) {
   return pickle::global("torch.distributed.checkpoint.metadata", name);
@@ -225,6 +126,7 @@ Value properties(DType dtype) {
            false, pickle::reduce(metadata_class("_MEM_FORMAT_ENCODING"), {0}), false}));
 }
 
+// The pickle of DcpMetadata.
 class Writer {
  public:
   explicit Writer(const DcpMetadata& metadata) : metadata_(metadata) {
@@ -292,6 +194,85 @@ class Writer {
 };
 
 }  // namespace
+
+DcpFileWriter::DcpFileWriter(std::string path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("create", path_);
+  waiting_.reserve(kBuffer);
+}
+
+DcpFileWriter::~DcpFileWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+DcpFileWriter::Written DcpFileWriter::add_tensor(DType dtype,
+                                                 const std::vector<std::int64_t>& shape,
+                                                 std::span<const std::byte> data) {
+  DcpItem item(dtype, shape);
+  require(item.data_bytes() == static_cast<std::int64_t>(data.size()), "'", path_,
+          "': a tensor of ", item.data_bytes(), " bytes was given ", data.size());
+  Written written{bytes()};
+  std::uint32_t crc = 0;
+  std::string head;
+  if (data.size() <= kBuffer / 2) {
+    crc = crc32(data);
+    head = item.head(crc);
+    append(head);
+    append(data);
+  } else {
+    flush();
+    const std::int64_t begin = flushed_ + item.head_bytes();
+    for (std::size_t at = 0; at < data.size(); at += kBlock) {
+      const auto block = data.subspan(at, std::min(kBlock, data.size() - at));
+      crc = crc32(block, crc);
+      put(begin + static_cast<std::int64_t>(at), block);
+    }
+    head = item.head(crc);
+    put(flushed_, std::as_bytes(std::span(head)));
+    flushed_ = begin + item.data_bytes();
+  }
+  const std::string tail = item.tail(crc);
+  append(tail);
+  written.length = bytes() - written.offset;
+  written.crc = crc32(tail, crc32_joined(crc32(head), crc, item.data_bytes()));
+  return written;
+}
+
+DcpFileWriter::Written DcpFileWriter::add_object(const Value& value) {
+  const std::string item = dcp_object_item(value);
+  const Written written{bytes(), static_cast<std::int64_t>(item.size()), crc32(item)};
+  append(item);
+  return written;
+}
+
+void DcpFileWriter::finish() {
+  flush();
+  if (::fsync(fd_) != 0) fail("sync", path_);
+  if (::close(std::exchange(fd_, -1)) != 0) fail("close", path_);
+}
+
+void DcpFileWriter::append(std::span<const std::byte> bytes) {
+  if (waiting_.size() + bytes.size() > kBuffer) flush();
+  waiting_.insert(waiting_.end(), bytes.begin(), bytes.end());
+}
+
+void DcpFileWriter::flush() {
+  put(flushed_, waiting_);
+  flushed_ += static_cast<std::int64_t>(waiting_.size());
+  waiting_.clear();
+}
+
+void DcpFileWriter::put(std::int64_t offset, std::span<const std::byte> bytes) {
+  require(fd_ >= 0, "'", path_, "' was written to after its end");
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = ::pwrite(fd_, bytes.data() + done, bytes.size() - done,
+                                 static_cast<off_t>(offset + static_cast<std::int64_t>(done)));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write", path_);
+    done += static_cast<std::size_t>(put);
+  }
+}
 
 std::string write_dcp_metadata(const DcpMetadata& metadata) { return Writer(metadata).write(); }
 

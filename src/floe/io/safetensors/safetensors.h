@@ -1,4 +1,4 @@
-// Reading one safetensors file. (open_tensors.h: any file or folder of weights.)
+// One safetensors file. (open_tensors.h: any file or folder of weights.)
 //
 // The format: 8 bytes little-endian header length, a JSON header
 // {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, "__metadata__": {...}}, then
@@ -56,7 +56,7 @@ class SafetensorsFile : public TensorSource {
 //
 // The file appears under its name only in finish(). Larger element types lie first, as in the
 // reference writer: readers that map the file then find every tensor aligned.
-
+//
 // Threads: one at a time. Misuse (an unknown name, too many or too few bytes) throws Error.
 class SafetensorsWriter {
  public:

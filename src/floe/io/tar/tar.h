@@ -1,4 +1,4 @@
-// Reading tar shards as a stream, member by member.
+// Tar archives, such as the shards of a data set: read as a stream, member by member, and written.
 //
 //   TarReader reader("pipe:aws s3 cp s3://bucket/000001.tar -");
 //   TarEntry entry;
@@ -14,6 +14,8 @@
 #include <vector>
 
 namespace floe {
+
+constexpr std::size_t kTarBlock = 512;  // bytes; headers are one, data are padded to a multiple
 
 struct TarEntry {
   std::string name;  // as stored: any bytes
@@ -45,7 +47,6 @@ class TarReader {
 
 // Writing tar shards: ustar headers as Python's tarfile writes them, pax headers for what does not
 // fit into one, zeros up to a whole record of 10240 bytes at the end.
-
 class TarWriter {
  public:
   // Where the bytes go, in order.

@@ -5,10 +5,11 @@
 
 #include "floe/core/error.h"
 #include "floe/io/tar/tar.h"
-#include "floe/io/tar/tar_format.h"
 
 namespace floe {
 namespace {
+
+using TarBlock = std::array<std::byte, kTarBlock>;
 
 constexpr std::uint64_t kRecord = 10240;
 constexpr std::size_t kNameBytes = 100;

@@ -12,10 +12,10 @@
 #include "floe/io/torch_file/torch_file.h"
 
 namespace floe {
-
 namespace {
 
 namespace fs = std::filesystem;
+using pickle::Kind;
 
 constexpr std::int64_t kMostIndexBytes = 100'000'000;
 
@@ -69,6 +69,45 @@ std::string shard_path(const std::string& index_path, const std::string& name,
                      quoted(name), " into '", path.string(),
                      "', but there is no such file: is the download complete?");
   return path.string();
+}
+
+bool is_torch_file(const std::string& path) {
+  const fs::path extension = fs::path(path).extension();
+  for (const char* usual : {".bin", ".pt", ".pth", ".ckpt"})
+    if (extension == usual) return true;
+  return ZipReader::is_zip(File(path));
+}
+
+std::set<std::string> parts_of_directory(const DcpDirectory& directory) {
+  std::set<std::string> parts;
+  const DcpMetadata& metadata = directory.metadata();
+  for (const auto& [name, tensor] : metadata.tensors) {
+    const auto path = metadata.paths.find(name);
+    if (path == metadata.paths.end()) continue;
+    const pickle::Items& steps = path->second.items();
+    if (steps.size() > 1 && steps[0].is(Kind::text)) parts.insert(steps[0].text());
+  }
+  return parts;
+}
+
+std::set<std::string> parts_of_file(const TorchFile& file) {
+  std::set<std::string> parts;
+  if (!file.root().has_entries()) return parts;
+  for (const auto& [key, value] : file.root().entries())
+    if (key.is(Kind::text) && value.has_entries()) parts.insert(key.text());
+  return parts;
+}
+
+bool any_starts_with(const std::vector<std::string>& names, std::string_view prefix) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return name.starts_with(prefix); });
+}
+
+const pickle::Value none{};
+
+const pickle::Value& value_at(const TorchFile& file, const std::string& key) {
+  const pickle::Value* value = file.root().find(key);
+  return value ? *value : none;
 }
 
 }  // namespace
@@ -127,64 +166,14 @@ std::uint64_t IndexedShards::bytes_read() const {
   return sum;
 }
 
-namespace {
-
-bool is_torch_file(const std::string& path) {
-  const std::filesystem::path extension = std::filesystem::path(path).extension();
-  for (const char* usual : {".bin", ".pt", ".pth", ".ckpt"})
-    if (extension == usual) return true;
-  return ZipReader::is_zip(File(path));
-}
-
-}  // namespace
-
 std::unique_ptr<TensorSource> open_tensors(const std::string& path) {
   std::error_code ignored;
   if (is_dcp_directory(path)) return std::make_unique<DcpDirectory>(path);
-  if (std::filesystem::is_directory(path, ignored)) return open_tensors(find_weights(path));
-  if (std::filesystem::path(path).extension() == ".json")
-    return std::make_unique<IndexedShards>(path);
+  if (fs::is_directory(path, ignored)) return open_tensors(find_weights(path));
+  if (fs::path(path).extension() == ".json") return std::make_unique<IndexedShards>(path);
   if (is_torch_file(path)) return std::make_unique<TorchFile>(path);
   return std::make_unique<SafetensorsFile>(path);
 }
-
-namespace {
-
-using pickle::Kind;
-
-std::set<std::string> parts_of_directory(const DcpDirectory& directory) {
-  std::set<std::string> parts;
-  const DcpMetadata& metadata = directory.metadata();
-  for (const auto& [name, tensor] : metadata.tensors) {
-    const auto path = metadata.paths.find(name);
-    if (path == metadata.paths.end()) continue;
-    const pickle::Items& steps = path->second.items();
-    if (steps.size() > 1 && steps[0].is(Kind::text)) parts.insert(steps[0].text());
-  }
-  return parts;
-}
-
-std::set<std::string> parts_of_file(const TorchFile& file) {
-  std::set<std::string> parts;
-  if (!file.root().has_entries()) return parts;
-  for (const auto& [key, value] : file.root().entries())
-    if (key.is(Kind::text) && value.has_entries()) parts.insert(key.text());
-  return parts;
-}
-
-bool any_starts_with(const std::vector<std::string>& names, std::string_view prefix) {
-  return std::any_of(names.begin(), names.end(),
-                     [&](const std::string& name) { return name.starts_with(prefix); });
-}
-
-const pickle::Value none{};
-
-const pickle::Value& value_at(const TorchFile& file, const std::string& key) {
-  const pickle::Value* value = file.root().find(key);
-  return value ? *value : none;
-}
-
-}  // namespace
 
 std::vector<std::string> parts_of(const TensorSource& source) {
   std::set<std::string> parts;
@@ -210,8 +199,7 @@ pickle::Value state_value(const TensorSource& source, const std::string& key) {
   const auto* directory = dynamic_cast<const DcpDirectory*>(&source);
   if (!directory) return none;
   const std::string meta = directory->directory() + "/meta.pt";
-  std::error_code ignored;
-  return std::filesystem::exists(meta, ignored) ? value_at(TorchFile(meta), key) : none;
+  return path_exists(meta) ? value_at(TorchFile(meta), key) : none;
 }
 
 bool is_of_lightning(const TensorSource& source) {

@@ -11,7 +11,7 @@
 
 namespace floe {
 
-// Folders of weights as Hugging Face's hub has them: one file, or shards and an index.
+// ---- folders of weights as Hugging Face's hub has them: one file, or shards and an index ----
 
 // Which naming of a folder comes first when it holds several, as folders of CLIP models often do: the
 // same weights under the names of transformers and under those of open_clip.
@@ -45,12 +45,11 @@ class IndexedShards : public TensorSource {
 };
 
 // A file (safetensors; or of torch.save or torch.jit.save, told by its content), an index of shards
-// (*.json), a directory of torch.distributed.checkpoint (dcp_directory.h), or a Hugging Face folder
-// (hf_folder.h). Throws DataError for anything else.
+// (*.json), a directory of torch.distributed.checkpoint (dcp.h), or a Hugging Face folder
+// (find_weights). Throws DataError for anything else.
 std::unique_ptr<TensorSource> open_tensors(const std::string& path);
 
-// Training states: files and directories that hold a model's weights beside other things, such as an
-// optimizer's state.
+// ---- training states: a model's weights beside other things, such as an optimizer's state ----
 
 // The keys under which a training state keeps its parts ("model", "optimizer"), as far as they hold
 // tensors. Empty for bare weights, and for sources that do not tell (safetensors).

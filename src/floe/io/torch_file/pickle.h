@@ -71,8 +71,8 @@ class Value {
   const std::string& text() const;   // str
   const std::string& bytes() const;  // bytes, and the bytes of a big integer
   const Items& items() const;        // list, tuple, set; and an object with list items
-  const Entries& entries()
-      const;  // dict, in its order; and an object with dict items (OrderedDict)
+  // Of a dict, in its order; and of an object with dict items (OrderedDict).
+  const Entries& entries() const;
   const Value& persistent_id() const;
   const GlobalName& global() const;
   const Object& object() const;
@@ -156,7 +156,7 @@ std::string shown(const Value& value);
 // stack. Memory stays within a fixed multiple of the input. What is refused: opcodes of protocols 0
 // and 1 (but GLOBAL), the extension registry, out-of-band buffers, cycles, and nesting deeper than
 // kMostDepth. Each defect is one DataError that names the file, the byte and the opcode.
-
+//
 // The value of the one pickle that `bytes` hold; `file` is for messages.
 Value read(std::string_view bytes, const std::string& file);
 
@@ -165,7 +165,7 @@ Value read(std::string_view bytes, const std::string& file);
 //
 // Protocol 2, which torch.save uses. Values that are shared are written once and stay one object in
 // Python; so are equal texts and global names.
-
+//
 // Throws Error for a text that is not UTF-8 and for values nested deeper than kMostDepth.
 std::string write(const Value& value);
 

@@ -41,7 +41,6 @@ Content& as(const std::shared_ptr<Node>& node) {
 }
 
 // The opcodes of pickle that floe reads or writes (named as in Python's pickletools).
-
 enum class Op : std::uint8_t {
   // structure
   proto = 0x80,

@@ -10,25 +10,15 @@
 #include "floe/io/torch_file/torch_file_tensor.h"
 
 namespace floe {
-
 namespace {
-
-// The names of tensors in a tree of values.
-
-// Calls `visit` for every tensor with its dotted name, in the order of the tree. Dict keys, places in
-// lists and attributes of objects are the parts of a name; a tensor that is itself the root has the
-// empty name.
-//
-// A value that is shared has several names, so a small pickle can stand for a huge tree. What is
-// visited is therefore bounded by `pickle_bytes`, far above what saved training states need; beyond
-// that a DataError names the file.
-void for_each_torch_tensor(
-    const pickle::Value& root, std::size_t pickle_bytes, const std::string& file,
-    const std::function<void(const std::string& name, const pickle::Value& tensor)>& visit);
 
 using pickle::Kind;
 using pickle::Object;
 using pickle::Value;
+
+constexpr std::int64_t kMostPickleBytes = std::int64_t{1} << 28;  // millions of tensors
+constexpr std::int64_t kAlignment = 64;                           // as torch.save's
+const std::string kPrefix = "archive/";
 
 class Walk {
  public:
@@ -102,16 +92,17 @@ class Walk {
   std::size_t depth_ = 0, values_ = 0, letters_ = 0;
 };
 
+// Calls `visit` for every tensor with its dotted name, in the order of the tree. Dict keys, places in
+// lists and attributes of objects are the parts of a name; a tensor that is itself the root has the
+// empty name.
+//
+// A value that is shared has several names, so a small pickle can stand for a huge tree. What is
+// visited is therefore bounded by `pickle_bytes`, far above what saved training states need; beyond
+// that a DataError names the file.
 void for_each_torch_tensor(const Value& root, std::size_t pickle_bytes, const std::string& file,
                            const std::function<void(const std::string&, const Value&)>& visit) {
   Walk(pickle_bytes, file, visit).walk(root);
 }
-
-}  // namespace
-
-namespace {
-
-constexpr std::int64_t kMostPickleBytes = std::int64_t{1} << 28;  // millions of tensors
 
 // The formats before the zip archive: pickles one after another, the first of them a magic number,
 // and before that a tar archive.
@@ -238,6 +229,44 @@ const TensorInfo* TorchFile::tensor_at(const pickle::Value& value) const {
   const auto found = name_at_.find(value.identity());
   const auto tensor = found == name_at_.end() ? tensors_.end() : tensors_.find(found->second);
   return tensor == tensors_.end() ? nullptr : &tensor->second;
+}
+
+TorchFileWriter::TorchFileWriter(const std::string& path) : zip_(path, kAlignment) {
+  zip_.add(kPrefix + "version", "3\n");
+  zip_.add(kPrefix + ".format_version", "1");
+  zip_.add(kPrefix + ".storage_alignment", std::to_string(kAlignment));
+  zip_.add(kPrefix + "byteorder", "little");
+}
+
+pickle::Value TorchFileWriter::declare(const std::string& name, DType dtype,
+                                       std::vector<std::int64_t> shape) {
+  std::int64_t bytes = size_of(dtype);
+  for (const std::int64_t size : shape)
+    require(size >= 0 && !__builtin_mul_overflow(bytes, size, &bytes), "'", zip_.path(),
+            "': tensor ", quoted(name), " has the impossible shape [", join(shape), "]");
+  const std::string key = std::to_string(entries_.size());
+  const auto [entry, is_new] = entries_.emplace(name, 0);
+  require(is_new, "'", zip_.path(), "': tensor ", quoted(name), " was declared twice");
+  entry->second = zip_.declare(kPrefix + "data/" + key, bytes);
+  return torch_tensor_value(dtype, key, shape);
+}
+
+void TorchFileWriter::write(const std::string& name, std::span<const std::byte> bytes) {
+  const auto entry = entries_.find(name);
+  require(entry != entries_.end(), "'", zip_.path(), "': tensor ", quoted(name),
+          " was not declared");
+  const auto missing = static_cast<std::size_t>(zip_.missing(entry->second));
+  require(bytes.size() <= missing, "'", zip_.path(), "': tensor ", quoted(name), " lacks ", missing,
+          " bytes, but ", bytes.size(), " more were written");
+  zip_.write(entry->second, bytes);
+}
+
+void TorchFileWriter::finish(const pickle::Value& root) {
+  for (const auto& [name, entry] : entries_)
+    require(zip_.missing(entry) == 0, "'", zip_.path(), "': tensor ", quoted(name), " lacks ",
+            zip_.missing(entry), " bytes");
+  zip_.add(kPrefix + "data.pkl", pickle::write(root));
+  zip_.finish();
 }
 
 }  // namespace floe

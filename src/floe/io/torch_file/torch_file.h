@@ -1,13 +1,5 @@
-// Reading what torch.save and torch.jit.save write: a zip archive with the pickle data.pkl, which
+// What torch.save and torch.jit.save write: a zip archive with the pickle data.pkl, which
 // describes everything, and one stored entry per storage, which holds the bytes.
-//
-//   TorchFile file("checkpoint_0.pt");
-//   file.names();                       // "model_state_dict.module.perceiver.latents", ...
-//   file.root().find("epoch")->integer();
-//
-// A tensor's name is its way through dicts, lists and the attributes of objects, joined with dots.
-// The pickle is read as data (pickle_value.h); opening reads it and the zip directory, and read() only
-// the bytes asked for, straight from the archive.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +18,15 @@
 
 namespace floe {
 
+// Reading such a file.
+//
+//   TorchFile file("checkpoint_0.pt");
+//   file.names();                       // "model_state_dict.module.perceiver.latents", ...
+//   file.root().find("epoch")->integer();
+//
+// A tensor's name is its way through dicts, lists and the attributes of objects, joined with dots.
+// The pickle is read as data (pickle.h); opening reads it and the zip directory, and read() only
+// the bytes asked for, straight from the archive.
 class TorchFile : public TensorSource {
  public:
   // Throws DataError for a file that is damaged, cut off, or says what cannot be.
@@ -88,7 +89,7 @@ class TorchFile : public TensorSource {
 //
 // The file appears under its name only in finish(). A value from declare() that is put into the tree
 // twice is one tensor with two names in Python, as tied weights are.
-
+//
 // Threads: one at a time. Misuse (an unknown name, too many or too few bytes) throws Error.
 class TorchFileWriter {
  public:

@@ -1,4 +1,5 @@
-// The records of the zip format (PKWARE's APPNOTE), as far as stored entries need them.
+// Zip archives of stored entries: read, written, and their records (PKWARE's APPNOTE) as far as these
+// need them.
 #pragma once
 
 #include <bit>
@@ -30,28 +31,7 @@ constexpr std::uint16_t kEncrypted = 0x0001, kUtf8 = 0x0800;  // flags
 constexpr std::uint16_t kIn64Short = 0xffff;
 constexpr std::uint32_t kIn64 = 0xffffffff;
 
-// The fields of a record, one after another. The caller has checked that the record is long enough.
-class Fields {
- public:
-  explicit Fields(std::string_view record) : record_(record) {}
-  std::uint16_t u16() { return next<std::uint16_t>(); }
-  std::uint32_t u32() { return next<std::uint32_t>(); }
-  std::uint64_t u64() { return next<std::uint64_t>(); }
-  void skip(std::size_t bytes) { at_ += bytes; }
-
- private:
-  template <class Number>
-  Number next() {
-    Number value;
-    std::memcpy(&value, record_.substr(at_, sizeof value).data(), sizeof value);
-    at_ += sizeof value;
-    return value;
-  }
-  std::string_view record_;
-  std::size_t at_ = 0;
-};
-
-// The same for writing.
+// The fields of a record to write, one after another.
 class Record {
  public:
   Record& u16(std::uint64_t value) { return put<std::uint16_t>(value); }
@@ -73,13 +53,7 @@ class Record {
   std::string bytes_;
 };
 
-}  // namespace floe::zip
-
-namespace floe::zip {
-
-// The records around the bytes of stored zip entries, as text: for whoever places the bytes himself.
-
-// An entry whose place is decided: offsets are from the beginning of the archive.
+// An entry whose place is decided, for whoever writes its bytes himself: offsets are from the beginning of the archive.
 struct Placed {
   std::string name;
   std::int64_t size = 0;
@@ -101,13 +75,6 @@ std::string directory(const std::vector<Placed>& entries, std::int64_t offset);
 
 namespace floe {
 
-// The directory of a zip archive, for archives that hold tensors: entries are stored as they are, so
-// each is a range of bytes in the file. Zip64 included.
-//
-// The archive may be a part of a larger file. Compressed entries are listed (TorchScript compresses
-// its code) but have no range. Checksums are not compared: torch itself writes archives without valid
-// ones (torch.serialization.set_crc32_options) and never looks at them.
-
 struct ZipEntry {
   std::string name;
   std::int64_t size = 0;           // uncompressed
@@ -116,6 +83,12 @@ struct ZipEntry {
   std::uint16_t flags = 0;
 };
 
+// The directory of a zip archive, for archives that hold tensors: entries are stored as they are, so
+// each is a range of bytes in the file. Zip64 included.
+//
+// The archive may be a part of a larger file. Compressed entries are listed (TorchScript compresses
+// its code) but have no range. Checksums are not compared: torch itself writes archives without valid
+// ones (torch.serialization.set_crc32_options) and never looks at them.
 class ZipReader {
  public:
   // Throws DataError when this is no archive, is cut off, or its directory says what cannot be.
@@ -156,13 +129,9 @@ class ZipReader {
   std::map<std::string, std::size_t> by_name_;
 };
 
-}  // namespace floe
-
-namespace floe {
-
 // Writing a zip archive of stored entries whose bytes come in pieces: each entry gets its place when
 // it is declared, so entries can be written in any order and side by side.
-
+//
 // Threads: one at a time. Zip64 records are written where 32 bits are too few.
 class ZipWriter {
  public:

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 
 #include "floe/core/error.h"
@@ -8,13 +9,31 @@
 #include "floe/io/torch_file/zip.h"
 
 namespace floe {
-
-using zip::Fields;
-
 namespace {
 
 constexpr std::int64_t kMostCommentBytes = 65535;  // after the end record
 constexpr std::int64_t kMostDirectoryBytes = std::int64_t{1} << 30;
+
+// The fields of a record, one after another. The caller has checked that the record is long enough.
+class Fields {
+ public:
+  explicit Fields(std::string_view record) : record_(record) {}
+  std::uint16_t u16() { return next<std::uint16_t>(); }
+  std::uint32_t u32() { return next<std::uint32_t>(); }
+  std::uint64_t u64() { return next<std::uint64_t>(); }
+  void skip(std::size_t bytes) { at_ += bytes; }
+
+ private:
+  template <class Number>
+  Number next() {
+    Number value;
+    std::memcpy(&value, record_.substr(at_, sizeof value).data(), sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+  std::string_view record_;
+  std::size_t at_ = 0;
+};
 
 // 64-bit sizes and offset, for those of the 32-bit fields that say so, in this order.
 struct Wide {

@@ -10,7 +10,6 @@
 #include "floe/io/file/json_text.h"
 
 namespace floe::token {
-
 namespace {
 
 // Up to here scanning all pairs for the best one is faster than a queue.
@@ -31,6 +30,30 @@ std::string byte_token(unsigned char byte) {
   std::snprintf(text, sizeof text, "<0x%02X>", byte);
   return text;
 }
+
+constexpr char32_t kHidden =
+    256;  // bytes that have no visible character of their own follow from here
+
+constexpr bool is_visible(int byte) {
+  return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+}
+
+constexpr auto kChars = [] {
+  std::array<char32_t, 256> chars{};
+  char32_t hidden = kHidden;
+  for (int byte = 0; byte < 256; ++byte)
+    chars[static_cast<std::size_t>(byte)] =
+        is_visible(byte) ? static_cast<char32_t>(byte) : hidden++;
+  return chars;
+}();
+
+constexpr auto kBytes = [] {
+  std::array<std::int16_t, 512> bytes{};
+  bytes.fill(-1);
+  for (std::size_t byte = 0; byte < 256; ++byte)
+    bytes[kChars[byte]] = static_cast<std::int16_t>(byte);
+  return bytes;
+}();
 
 }  // namespace
 
@@ -290,34 +313,6 @@ std::string Bpe::describe() const {
              options_.byte_fallback ? ", unknown characters as bytes" : "",
              options_.ignore_merges ? ", words of the vocabulary taken whole" : "");
 }
-
-namespace {
-
-constexpr char32_t kHidden =
-    256;  // bytes that have no visible character of their own follow from here
-
-constexpr bool is_visible(int byte) {
-  return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-}
-
-constexpr auto kChars = [] {
-  std::array<char32_t, 256> chars{};
-  char32_t hidden = kHidden;
-  for (int byte = 0; byte < 256; ++byte)
-    chars[static_cast<std::size_t>(byte)] =
-        is_visible(byte) ? static_cast<char32_t>(byte) : hidden++;
-  return chars;
-}();
-
-constexpr auto kBytes = [] {
-  std::array<std::int16_t, 512> bytes{};
-  bytes.fill(-1);
-  for (std::size_t byte = 0; byte < 256; ++byte)
-    bytes[kChars[byte]] = static_cast<std::int16_t>(byte);
-  return bytes;
-}();
-
-}  // namespace
 
 char32_t byte_to_char(std::uint8_t byte) { return kChars[byte]; }
 

@@ -14,7 +14,6 @@
 #include "floe/token/unicode/char_class.h"
 
 namespace floe::token {
-
 namespace {
 
 // Cutting a piece at the matches of a pattern, and what becomes of the matches.
@@ -131,10 +130,6 @@ void split(std::string_view text, const Pattern& pattern, SplitBehavior behavior
   between(text.size());
   if (!isolated && !only_matches) add_segments(text, segments, behavior, pieces);
 }
-
-}  // namespace
-
-namespace {
 
 // Cuts by GPT-2's expression and turns words into bytes.
 class ByteLevelStep : public CutStep {

@@ -1,3 +1,5 @@
+#include "floe/io/file/input_stream.h"
+
 #include <archive.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -15,20 +17,19 @@
 #include <vector>
 
 #include "floe/core/error.h"
-#include "floe/io/tar/tar_format.h"
 
 namespace floe {
 namespace {
 
 constexpr std::size_t kBlockBytes = 64 * 1024;  // of compressed data
 
-void drain(TarStream& stream) {
+void drain(InputStream& stream) {
   std::array<std::byte, 4096> unused;
   while (stream.read(unused) > 0) {
   }
 }
 
-class FileStream : public TarStream {
+class FileStream : public InputStream {
  public:
   explicit FileStream(const std::string& path) : path_(path) {
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -54,7 +55,7 @@ class FileStream : public TarStream {
 
 extern "C" char** environ;
 
-class CommandStream : public TarStream {
+class CommandStream : public InputStream {
  public:
   explicit CommandStream(std::string command) : command_(std::move(command)) {
     int ends[2];
@@ -117,9 +118,9 @@ class CommandStream : public TarStream {
 };
 
 // Puts bytes that were looked at back in front.
-class RewoundStream : public TarStream {
+class RewoundStream : public InputStream {
  public:
-  RewoundStream(std::vector<std::byte> front, std::unique_ptr<TarStream> rest)
+  RewoundStream(std::vector<std::byte> front, std::unique_ptr<InputStream> rest)
       : front_(std::move(front)), rest_(std::move(rest)) {}
   std::size_t read(std::span<std::byte> out) override {
     if (at_ == front_.size()) return rest_->read(out);
@@ -133,14 +134,14 @@ class RewoundStream : public TarStream {
  private:
   std::vector<std::byte> front_;
   std::size_t at_ = 0;
-  std::unique_ptr<TarStream> rest_;
+  std::unique_ptr<InputStream> rest_;
 };
 
 // gzip through zlib itself: it gives every byte before a damage, while libarchive's filter keeps
 // the block in which the damage lies.
-class GzipStream : public TarStream {
+class GzipStream : public InputStream {
  public:
-  explicit GzipStream(std::unique_ptr<TarStream> source)
+  explicit GzipStream(std::unique_ptr<InputStream> source)
       : source_(std::move(source)), buffer_(kBlockBytes) {
     require(inflateInit2(&zlib_, 15 + 16) == Z_OK, "zlib is out of memory");
   }
@@ -193,16 +194,16 @@ class GzipStream : public TarStream {
     return true;
   }
 
-  std::unique_ptr<TarStream> source_;
+  std::unique_ptr<InputStream> source_;
   std::vector<std::byte> buffer_;
   z_stream zlib_{};
   bool between_members_ = false, at_end_ = false;
 };
 
 // Other compressions through libarchive's filters (only those that run no other program).
-class FilterStream : public TarStream {
+class FilterStream : public InputStream {
  public:
-  explicit FilterStream(std::unique_ptr<TarStream> source)
+  explicit FilterStream(std::unique_ptr<InputStream> source)
       : source_(std::move(source)), buffer_(kBlockBytes), archive_(archive_read_new()) {
     require(archive_ != nullptr, "libarchive is out of memory");
     archive_read_support_filter_bzip2(archive_.get());
@@ -245,7 +246,7 @@ class FilterStream : public TarStream {
     require<DataError>(status >= ARCHIVE_WARN, "the compressed data is damaged or cut off");
   }
 
-  std::unique_ptr<TarStream> source_;
+  std::unique_ptr<InputStream> source_;
   std::vector<std::byte> buffer_;
   std::string source_error_;
   bool at_end_ = false;
@@ -254,9 +255,9 @@ class FilterStream : public TarStream {
 
 }  // namespace
 
-std::unique_ptr<TarStream> open_tar_stream(const std::string& where) {
+std::unique_ptr<InputStream> open_input(const std::string& where) {
   constexpr std::string_view kPipe = "pipe:";
-  std::unique_ptr<TarStream> source;
+  std::unique_ptr<InputStream> source;
   if (where.starts_with(kPipe))
     source = std::make_unique<CommandStream>(where.substr(kPipe.size()));
   else
