@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/floe/token/char_class_table.inc: what PyPI's `tokenizers` thinks of every code point.
+"""Writes src/floe/token/unicode/char_class_table.inc: what PyPI's `tokenizers` thinks of every code point.
 
-usage: FLOE_PYTHON tools/char_classes.py > src/floe/token/char_class_table.inc
+usage: FLOE_PYTHON tools/char_classes.py > src/floe/token/unicode/char_class_table.inc
 
 The package mixes Unicode versions: its regular expressions (Oniguruma), its `\\w` (Rust's regex), its
 digits (Rust's standard library) and its normal forms each have their own. Asking it is the only way to
