@@ -32,9 +32,8 @@ inline models::TransformerSize size_from(const Json& json) {
 }
 
 inline shard::Strategy strategy_from(const std::string& name) {
-  for (const auto known : {shard::Strategy::full_shard, shard::Strategy::shard_grad_op,
-                           shard::Strategy::no_shard, shard::Strategy::hybrid})
-    if (name == name_of(known)) return known;
+  for (const shard::StrategyEntry& known : shard::kStrategies)
+    if (name == known.name) return known.strategy;
   throw ConfigError("strategy '" + name + "' is unknown");
 }
 

@@ -72,13 +72,6 @@ E named(const std::string& text) {
   throw ConfigError(str("'", text, "' is unknown"));
 }
 
-shard::Strategy strategy_from(const std::string& name) {
-  for (const auto strategy : {shard::Strategy::full_shard, shard::Strategy::shard_grad_op,
-                              shard::Strategy::no_shard, shard::Strategy::hybrid})
-    if (name == shard::name_of(strategy)) return strategy;
-  throw ConfigError(str("'", name, "' is no strategy"));
-}
-
 shard::Rest rest_from(const std::string& name) {
   for (const auto rest : {shard::Rest::keep, shard::Rest::offload, shard::Rest::drop})
     if (name == shard::name_of(rest)) return rest;
@@ -149,7 +142,7 @@ class Run {
     model = std::make_shared<models::Transformer>(size_);
     shard::ShardOptions sharding;
     sharding.world = world;
-    sharding.strategy = strategy_from(arguments.text("strategy", "full_shard"));
+    sharding.strategy = named<shard::Strategy>(arguments.text("strategy", "full_shard"));
     sharding.hybrid_shard_size = static_cast<int>(arguments.number("hybrid", 2));
     sharding.seed = static_cast<std::uint64_t>(arguments.number("seed", 7));
     sharding.sets =

@@ -18,7 +18,7 @@
 #include "floe/launch/child.h"
 #include "floe/launch/environment.h"
 
-namespace floe::comm {
+namespace floe::launch {
 namespace {
 
 using std::chrono::milliseconds;
@@ -266,4 +266,4 @@ TEST(LaunchLines, CutsALineThatNeverEnds) {
 }
 
 }  // namespace
-}  // namespace floe::comm
+}  // namespace floe::launch

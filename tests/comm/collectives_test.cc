@@ -216,7 +216,7 @@ TEST_RANKS(Collectives, TrafficCountsCallsAndBytes, 2) {
 
 // Note [Direct collectives]: nothing for an all-gather, two chunks per peer for a sum.
 TEST_RANKS(Collectives, TemporaryMemoryIsTheWindow, 3) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   auto world = World::join();
   Group& group = *world->group();
   const std::int64_t numel = 5 * kMiB / 4 + 3;  // 10 chunks and a bit, in fp32

@@ -52,7 +52,8 @@ bool has(const std::string& text, const std::string& part) {
 TEST(Join, NobodyServesTheStore) {
   WorldOptions options;
   options.timeout = 1500ms;
-  options.rendezvous = {.rank = 1, .world_size = 2, .host = "127.0.0.1", .port = free_port()};
+  options.rendezvous = {
+      .rank = 1, .world_size = 2, .host = "127.0.0.1", .port = launch::free_port()};
   const Clock clock;
   const std::string text = comm_error([&] { World::join(options); });
   EXPECT_TRUE(has(
@@ -64,7 +65,8 @@ TEST(Join, NobodyServesTheStore) {
 TEST(Join, AnotherRankNeverComes) {
   WorldOptions options;
   options.timeout = 1500ms;
-  options.rendezvous = {.rank = 0, .world_size = 2, .host = "127.0.0.1", .port = free_port()};
+  options.rendezvous = {
+      .rank = 0, .world_size = 2, .host = "127.0.0.1", .port = launch::free_port()};
   const Clock clock;
   const std::string text = comm_error([&] { World::join(options); });
   EXPECT_TRUE(has(text, "rank 0 of 2 could not join the Gloo group 'world'")) << text;
@@ -135,7 +137,7 @@ void one_never_calls(std::size_t which) {
   EXPECT_LT(clock.seconds(), 12);
   world->publish(str("done/", world->rank()), "yes");
   if (world->rank() == 0) {
-    EXPECT_TRUE(world->lookup("done/1", 20s));  // the board must outlive its readers
+    EXPECT_TRUE(world->lookup("done/1", 20s));  // the store must outlive its readers
   }
 }
 
@@ -239,7 +241,7 @@ TEST(FirstFailure, TheCauseReachesTheOthers) {
   world->lookup(str("read/", 2 - world->rank()), 5s);
 }
 
-// Without rank 0 there is no board: no answer, and no hang either.
+// Without rank 0 there is no store: no answer, and no hang either.
 TEST(FirstFailure, TheBoardDiesWithItsRank) {
   if (!test::is_rank()) {
     const auto outcome = test::start_ranks("FirstFailure", "TheBoardDiesWithItsRank", 2, 40s);
@@ -281,7 +283,7 @@ TEST_RANKS(Abort, FreesARankThatWaits, 2) {
 }
 
 // A world that watches: a rank that has announced its failure, and goes on, is not waited for in any group,
-// nor is one that took the board with it.
+// nor is one that took the store with it.
 std::shared_ptr<World> join_watching() {
   return World::join({.timeout = 60s,
                       .rendezvous = find_rendezvous({}, process_environment()),
@@ -307,7 +309,7 @@ TEST_RANKS(Watched, AFailureThatIsTold, 4) {
   EXPECT_LT(clock.seconds(), 20);
   EXPECT_EQ(world->first_failure(0ms), "rank 3: no more pictures");
   world->publish(str("given up/", world->rank()), "");
-  if (world->rank() == 0)  // the board's
+  if (world->rank() == 0)  // the store's
     for (const int other : {1, 2}) EXPECT_TRUE(world->lookup(str("given up/", other), 30s));
 }
 

@@ -160,7 +160,7 @@ TEST_RANKS(Nccl, ABarrierHoldsTheHost, 2) {
   }
   world->group()->barrier("both");
   EXPECT_EQ(world->lookup("late", 0ms), "yes");
-  world->group()->barrier("read");  // rank 0 holds the board
+  world->group()->barrier("read");  // rank 0 holds the store
 }
 
 // Nobody waits for ever for a rank that never comes.

@@ -62,7 +62,7 @@ TEST(Rendezvous, Torchrun) {
 // What `floe launch` really sets.
 TEST(Rendezvous, FloeLaunch) {
   Settings variables;
-  for (const auto& [name, value] : rank_environment(2, 3, 23456, /*prefixed=*/true))
+  for (const auto& [name, value] : launch::rank_environment(2, 3, 23456, /*prefixed=*/true))
     variables[name] = value;
   const Rendezvous r = find(variables);
   EXPECT_EQ(r.rank, 2);

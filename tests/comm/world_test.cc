@@ -1,4 +1,4 @@
-// Meshes, the blackboard, fake groups and backends.
+// Meshes, the store, fake groups and backends.
 #include "floe/comm/world.h"
 
 #include <ATen/ATen.h>

@@ -61,13 +61,13 @@ TEST_F(LayersTest, DefaultsThenFilesInOrder) {
 
 TEST_F(LayersTest, StrategyByNameGoesUnderStrategy) {
   const SampleConfig config = load_sample({"a.yaml", "strategy=hybrid"});
-  EXPECT_EQ(config.strategy.sharding, StrategyConfig::Sharding::hybrid);
+  EXPECT_EQ(config.strategy.sharding, shard::Strategy::hybrid);
   EXPECT_EQ(config.strategy.hybrid_shard_size, 4);
 }
 
 TEST_F(LayersTest, BesideTheFirstYamlComesFirst) {
   EXPECT_EQ(load_sample({"a.yaml", "strategy=mine"}).strategy.sharding,
-            StrategyConfig::Sharding::no_shard);
+            shard::Strategy::no_shard);
 }
 
 TEST_F(LayersTest, ThenTheFolderConfigsHere) {

@@ -60,6 +60,13 @@ struct SampleConfig {
   config::Value extra;
 };
 
+// The sharding strategies there are, as a user reads them.
+inline std::string strategies() {
+  std::vector<std::string_view> names;
+  for (const shard::StrategyEntry& entry : shard::kStrategies) names.push_back(entry.name);
+  return join(names);
+}
+
 void describe(config::Schema<RunConfig>& s);
 void describe(config::Schema<ClipConfig>& s);
 void describe(config::Schema<OptimizerConfig>& s);

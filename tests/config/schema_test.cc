@@ -27,6 +27,7 @@ namespace {
 using test::config_error;
 using test::expect_part;
 using test::SampleConfig;
+using test::strategies;
 
 SampleConfig bound(const std::string& yaml) {
   return bind<SampleConfig>(parse_yaml("run: {name: x}\n" + yaml, "x.yaml"));
@@ -67,7 +68,7 @@ strategy: {mixed_precision: {param: float16}, frozen: {residency: auto, memory_b
   EXPECT_EQ(config.dist.world_size, 2);
   EXPECT_EQ(config.strategy.mixed_precision.param, DType::f16);
   EXPECT_EQ(config.strategy.mixed_precision.reduce, DType::f32);
-  EXPECT_EQ(config.strategy.frozen.residency, FrozenConfig::Residency::planned);
+  EXPECT_EQ(config.strategy.frozen.residency, shard::Residency::automatic);
   EXPECT_EQ(config.strategy.frozen.memory_budget->bytes, 40 * kGiB);
   EXPECT_EQ(config.strategy.frozen.dtype, DType::bf16);
 }
@@ -115,9 +116,7 @@ TEST(Schema, HelpNamesEveryKeyItsTypeAndDefault) {
   expect_part(text, "  phases[].name  (string, required)\n");
   expect_part(text, "  lora: null  (block or null)\n");
   expect_part(text, "  lora.rank: 16  (integer, at least 1, at most 4096)\n");
-  expect_part(
-      text,
-      "  strategy.sharding: full_shard  (one of full_shard, shard_grad_op, no_shard, hybrid)\n");
+  expect_part(text, str("  strategy.sharding: full_shard  (one of ", strategies(), ")\n"));
   expect_part(text,
               "  strategy.frozen.memory_budget: null  (size such as 40GiB or null, more than 0)\n");
   expect_part(text, "  strategy.frozen.residency: sharded  (one of sharded, resident, auto)\n");

@@ -9,7 +9,8 @@ namespace floe::config {
 namespace {
 
 struct Wrong {
-  const char *yaml, *expected;
+  const char* yaml;
+  std::string expected;
 };
 void PrintTo(const Wrong& wrong, std::ostream* out) { *out << wrong.yaml; }
 
@@ -99,14 +100,14 @@ INSTANTIATE_TEST_SUITE_P(
          "x.yaml:2:17: dist.backend is gluo, but must be one of auto, gloo, nccl, mpi, fake; did "
          "you mean 'gloo'?"},
         {"strategy: {sharding: fsdp}",
-         "x.yaml:2:22: strategy.sharding must be one of full_shard, shard_grad_op, no_shard, "
-         "hybrid, not 'fsdp'"},
+         str("x.yaml:2:22: strategy.sharding must be one of ", test::strategies(),
+             ", not 'fsdp'")},
         {"strategy: {sharding: full_shrad}",
-         "x.yaml:2:22: strategy.sharding must be one of full_shard, shard_grad_op, no_shard, "
-         "hybrid, not 'full_shrad'; did you mean 'full_shard'?"},
+         str("x.yaml:2:22: strategy.sharding must be one of ", test::strategies(),
+             ", not 'full_shrad'; did you mean 'full_shard'?")},
         {"strategy: {sharding: 3}",
-         "x.yaml:2:22: strategy.sharding must be one of full_shard, shard_grad_op, no_shard, "
-         "hybrid, not 3"},
+         str("x.yaml:2:22: strategy.sharding must be one of ", test::strategies(),
+             ", not 3")},
         {"strategy: {mixed_precision: {param: half}}",
          "x.yaml:2:37: strategy.mixed_precision.param must be a dtype such as fp32, bf16 or fp16, "
          "not 'half'"},

@@ -110,7 +110,7 @@ TEST(Checkpoint, WithoutGradModeItRunsOnce) {
 }
 
 TEST(Checkpoint, KeepsTheOutputOnly) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   Block block(0, 4096);
   const at::Tensor x = input();
   const auto kept = [&](bool checkpointed) {

@@ -154,7 +154,7 @@ TEST(CrossEntropy, HalfPrecisionSumsInFp32) {
 
 // Note [Loss without logits]: a chunk's logits (and what torch makes of them) exist, never all.
 TEST(CrossEntropy, MemoryOfAChunk) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   constexpr std::int64_t kLabels = 4096, kVocab = 50000, kDim = 16;
   constexpr std::int64_t kChunkBytes = std::int64_t{4} << 24;
   constexpr std::int64_t kAllBytes = 4 * kLabels * kVocab;
@@ -177,7 +177,7 @@ TEST(CrossEntropy, MemoryOfAChunk) {
 }
 
 TEST(CrossEntropy, EvaluationComputesNoGradients) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   const Problem p = make_problem(64, 64, 20000, false);
   const at::NoGradGuard no_grad;
   const auto before = memory.current_bytes();

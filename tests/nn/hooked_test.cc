@@ -1,12 +1,11 @@
 // Foreign modules with a boundary: the same numbers, names and containers.
-#include "floe/nn/hooked.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/transformerlayer.h>
 
+#include "floe/nn/call.h"
 #include "floe/nn/module.h"
 
 namespace floe::nn {

@@ -19,7 +19,7 @@
 #include "floe/core/error.h"
 #include "floe/nn/activations/host_store.h"
 #include "floe/nn/autocast.h"
-#include "floe/nn/hooked.h"
+#include "floe/nn/call.h"
 #include "floe/nn/layers.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 
@@ -440,7 +440,7 @@ class Forget final : public torch::autograd::PostAccumulateGradHook {
 
 // Beyond what is there before the forward.
 Held held(Stack<Block>& model, const at::Tensor& x, Way way, std::int64_t in_host_from) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   for (auto& block : model.blocks) set(*block, way, in_host_from);
   Held result;
   const std::int64_t before = memory.current_bytes();

@@ -5,7 +5,7 @@
 
 #include "floe/core/error.h"
 #include "floe/models/transformer.h"
-#include "floe/nn/hooked.h"
+#include "floe/nn/call.h"
 #include "floe/nn/layers.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 
@@ -18,8 +18,8 @@ struct Huge : Module {
   at::Tensor weight;
 };
 
-TEST(Hollow, ATrillionElementsTakeNoMemory) {
-  auto& memory = diag::MemoryCounter::install();
+TEST(Deferred, ATrillionElementsTakeNoMemory) {
+  auto& memory = diagnostics::MemoryCounter::install();
   const auto before = memory.current_bytes();
   Huge huge;
   EXPECT_EQ(memory.current_bytes(), before);
@@ -27,22 +27,22 @@ TEST(Hollow, ATrillionElementsTakeNoMemory) {
   EXPECT_EQ(huge.weight.scalar_type(), at::kFloat);
   EXPECT_TRUE(huge.weight.requires_grad());
   EXPECT_TRUE(huge.weight.is_leaf());
-  EXPECT_TRUE(is_hollow(huge.weight));
+  EXPECT_TRUE(is_deferred(huge.weight));
   EXPECT_EQ(huge.parameters().size(), 1U);
   EXPECT_TRUE(huge.parameters()[0].is_same(huge.weight));
 }
 
-TEST(Hollow, WhatIsAndWhatIsNot) {
-  EXPECT_TRUE(is_hollow(hollow({2, 3}, at::kBFloat16)));
-  EXPECT_EQ(hollow({2, 3}, at::kBFloat16).scalar_type(), at::kBFloat16);
-  EXPECT_TRUE(hollow({2, 3}).is_contiguous());
-  EXPECT_FALSE(is_hollow(hollow({0})));
-  EXPECT_FALSE(is_hollow(at::empty({0})));
-  EXPECT_FALSE(is_hollow(at::empty({1})));
+TEST(Deferred, WhatIsAndWhatIsNot) {
+  EXPECT_TRUE(is_deferred(deferred({2, 3}, at::kBFloat16)));
+  EXPECT_EQ(deferred({2, 3}, at::kBFloat16).scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(deferred({2, 3}).is_contiguous());
+  EXPECT_FALSE(is_deferred(deferred({0})));
+  EXPECT_FALSE(is_deferred(at::empty({0})));
+  EXPECT_FALSE(is_deferred(at::empty({1})));
 }
 
-TEST(Hollow, ReadingIsAnErrorNotACrash) {
-  const at::Tensor empty = hollow({4, 4});
+TEST(Deferred, ReadingIsAnErrorNotACrash) {
+  const at::Tensor empty = deferred({4, 4});
   const at::Tensor x = at::ones({2, 4});
   EXPECT_ANY_THROW(empty.sum());
   EXPECT_ANY_THROW(empty.clone());
@@ -59,12 +59,12 @@ TEST(Hollow, ReadingIsAnErrorNotACrash) {
   EXPECT_ANY_THROW(x.matmul(empty.t()));
 }
 
-TEST(Hollow, MaterializeGivesMemoryAndValues) {
+TEST(Deferred, MaterializeGivesMemoryAndValues) {
   models::Transformer model({.vocab = 11, .dim = 8, .layers = 2, .heads = 2, .context = 4});
-  for (const auto& p : model.parameters()) EXPECT_TRUE(is_hollow(p));
+  for (const auto& p : model.parameters()) EXPECT_TRUE(is_deferred(p));
   materialize(model, 3);
   for (auto& p : named_parameters(model)) {
-    EXPECT_FALSE(is_hollow(p.tensor)) << p.name;
+    EXPECT_FALSE(is_deferred(p.tensor)) << p.name;
     EXPECT_TRUE(p.tensor.requires_grad()) << p.name;
     at::Tensor expected = at::empty({p.tensor.numel()});
     fill(*p.init, 3, p.name, 0, expected);
@@ -99,7 +99,7 @@ TEST(NamedParameters, TiedWeightsCountOnce) {
   EXPECT_EQ(all[0].owners,
             (std::vector<torch::nn::Module*>{model.embed.ptr().get(), model.head.ptr().get()}));
   materialize(model, 1);
-  EXPECT_FALSE(is_hollow(model.head->weight));
+  EXPECT_FALSE(is_deferred(model.head->weight));
   EXPECT_TRUE(model.head->weight.is_same(model.embed->weight));
 }
 

@@ -41,17 +41,17 @@ TEST(PlanConfig, WrongSizes) {
 
 TEST(StrategyOptions, SaysWhatTheBlockSays) {
   StrategyConfig strategy;
-  strategy.sharding = StrategyConfig::Sharding::hybrid;
+  strategy.sharding = shard::Strategy::hybrid;
   strategy.hybrid_shard_size = 2;
   strategy.activation_checkpointing = {"DecoderLayer"};
   strategy.activations = {ActivationsConfig::Keep::products, /*offload=*/true};
   strategy.mixed_precision = {DType::f16, DType::bf16, DType::f32};
-  strategy.frozen.residency = FrozenConfig::Residency::planned;
+  strategy.frozen.residency = shard::Residency::automatic;
   strategy.frozen.memory_budget = config::ByteSize{4096};
   strategy.frozen.dtype = DType::f32;
   strategy.cpu_offload = true;
   strategy.prefetch = 3;
-  const shard::ShardOptions options = plan::shard_options_of(strategy);
+  const shard::ShardOptions options = strategy::shard_options_of(strategy);
   EXPECT_EQ(options.strategy, shard::Strategy::hybrid);
   EXPECT_EQ(options.hybrid_shard_size, 2);
   EXPECT_EQ(options.activation_checkpointing, strategy.activation_checkpointing);
@@ -65,27 +65,27 @@ TEST(StrategyOptions, SaysWhatTheBlockSays) {
   EXPECT_TRUE(options.cpu_offload);
   EXPECT_EQ(options.prefetch, 3);
   strategy.frozen.dtype = DType::i8;
-  EXPECT_EQ(plan::shard_options_of(strategy).frozen.dtype, at::kChar);
+  EXPECT_EQ(strategy::shard_options_of(strategy).frozen.dtype, at::kChar);
   strategy.frozen.dtype = DType::f8_e4m3;
-  EXPECT_EQ(plan::shard_options_of(strategy).frozen.dtype, at::kFloat8_e4m3fn);
+  EXPECT_EQ(strategy::shard_options_of(strategy).frozen.dtype, at::kFloat8_e4m3fn);
 }
 
 TEST(StrategyOptions, EveryKindOfSharding) {
-  using Sharding = StrategyConfig::Sharding;
+  using Sharding = shard::Strategy;
   for (const auto& [name, sharding] : enum_names(Sharding{})) {
     StrategyConfig strategy;
     strategy.sharding = sharding;
-    EXPECT_EQ(shard::name_of(plan::shard_options_of(strategy).strategy), name);
+    EXPECT_EQ(shard::name_of(strategy::shard_options_of(strategy).strategy), name);
   }
 }
 
 TEST(StrategyOptions, OfTheDefaultUnitsThoseThatTheModelHas) {
   const models::Transformer model({});
   const StrategyConfig standard;
-  EXPECT_EQ(plan::policy_of(standard, model).units, std::vector<std::string>{"DecoderLayer"});
+  EXPECT_EQ(strategy::policy_of(standard, model).units, std::vector<std::string>{"DecoderLayer"});
   StrategyConfig own;
   own.units = {"DecoderLayer", "ViTBlock"};
-  EXPECT_EQ(plan::policy_of(own, model).units, own.units) << "the engine rejects ViTBlock";
+  EXPECT_EQ(strategy::policy_of(own, model).units, own.units) << "the engine rejects ViTBlock";
 }
 
 }  // namespace

@@ -203,11 +203,11 @@ TEST(Stored, NoFrozenMatrixIsAnError) {
   options.trainable = {{"*"}};
   models::Transformer model(kSize);
   EXPECT_EQ(error_of([&] { shard::make_plan(model, kPolicy, options, 2); }),
-            "strategy.frozen.dtype asks for 8 bits, but no matrix of the model is frozen in all "
+            "FrozenOptions::dtype asks for 8 bits, but no matrix of the model is frozen in all "
             "phases; freeze some, or leave it out");
   options = options_for(nullptr, at::kInt);
   EXPECT_EQ(error_of([&] { shard::make_plan(model, kPolicy, options, 2); }),
-            "strategy.frozen.dtype cannot be Int; choose fp32, bf16, fp16, int8 or fp8");
+            "FrozenOptions::dtype cannot be Int; choose fp32, bf16, fp16, int8 or fp8");
 }
 
 TEST(Stored, ValuesThatAreNotFiniteAreRefused) {
@@ -222,7 +222,7 @@ TEST(Stored, ValuesThatAreNotFiniteAreRefused) {
     options.watch_operators = true;
     EXPECT_EQ(error_of([&] { shard::fully_shard(model.ptr(), {.units = {"Linear"}}, options); }),
               "parameter '0.weight' has a value that is not finite in row 7, which 8 bits cannot "
-              "hold; repair the weights, or leave strategy.frozen.dtype out");
+              "hold; repair the weights, or leave FrozenOptions::dtype out");
   }
 }
 
@@ -341,7 +341,7 @@ TEST_RANKS(Ranks, PeakOfAStepIsWithinTheFormula, 4) {
   const at::Device device = world->device();
   const at::Tensor ids = at::randint(0, size.vocab, {1, size.context}, at::kLong).to(device);
   const auto peak_of = [&](std::optional<at::ScalarType> dtype, shard::HeldBytes& held) {
-    const std::int64_t before = diag::device_memory(device).current_bytes;
+    const std::int64_t before = diagnostics::device_memory(device).current_bytes;
     auto model = std::make_shared<models::Transformer>(size);
     auto options = options_for(world, at::kChar);
     options.frozen.dtype = dtype;
@@ -349,10 +349,10 @@ TEST_RANKS(Ranks, PeakOfAStepIsWithinTheFormula, 4) {
     held = engine->plan().held();
     std::int64_t peak = 0;
     for (int step = 0; step < 4; ++step) {
-      diag::reset_peak(device);
+      diagnostics::reset_peak(device);
       models::next_token_loss(nn::call(*model, ids), ids).backward();
       engine->agree();
-      peak = diag::device_memory(device).peak_bytes - before;
+      peak = diagnostics::device_memory(device).peak_bytes - before;
       const auto used = engine->memory();
       EXPECT_EQ(used.pool_used, 0);
       EXPECT_LE(used.pool_peak, held.pool);

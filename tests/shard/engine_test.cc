@@ -19,8 +19,9 @@
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/models/transformer.h"
 #include "floe/nn/autocast.h"
-#include "floe/nn/hooked.h"
-#include "floe/optim/optimizer.h"
+#include "floe/nn/call.h"
+#include "floe/optim/optimizers/adamw.h"
+#include "floe/optim/optimizers/sgd.h"
 #include "floe/shard/pass/agreement.h"
 #include "tests/support/counter.h"
 #include "tests/support/ranks.h"
@@ -72,14 +73,14 @@ TEST(Policy, ByClassByPatternBySizeAndTogether) {
 TEST(Policy, ThatMatchesNothingIsAnErrorWithNearNames) {
   EXPECT_EQ(
       config_error([] { unit_names({.units = {"DecoderLayers"}}); }),
-      "strategy.units: 'DecoderLayers' matches no module; did you mean 'DecoderLayer'? (classes in "
+      "Policy::units: 'DecoderLayers' matches no module; did you mean 'DecoderLayer'? (classes in "
       "this model: Attention, DecoderLayer, Dropout, Embedding, LayerNorm, Linear, List)");
   EXPECT_NE(config_error([] { unit_names({.units = {"layer.*"}}); }).find("did you mean 'layers'"),
             std::string::npos);
   shard::ShardOptions options;
   options.trainable = {{"layers.*", "hed.*"}};
   EXPECT_EQ(config_error([&] { unit_names({}, options); }),
-            "train.trainable: 'hed.*' matches no parameter; did you mean 'head'?");
+            "ShardOptions::trainable: 'hed.*' matches no parameter; did you mean 'head'?");
   options.trainable.reset();
   options.activation_checkpointing = {"Attentoin"};
   EXPECT_NE(config_error([&] { unit_names({}, options); }).find("did you mean 'Attention'"),
@@ -87,8 +88,8 @@ TEST(Policy, ThatMatchesNothingIsAnErrorWithNearNames) {
   options.activation_checkpointing.clear();
   options.kept_activations.products = true;
   EXPECT_EQ(config_error([&] { unit_names({}, options); }),
-            "strategy.activations says what checkpointed modules keep, but none is checkpointed; "
-            "name some in strategy.activation_checkpointing");
+            "ShardOptions::kept_activations says what checkpointed modules keep, but none is "
+            "checkpointed; name some in ShardOptions::activation_checkpointing");
   options.kept_activations.products = false;
   options.unit_strategies = {{"DecoderLayr", shard::Strategy::no_shard}};
   EXPECT_NE(config_error([&] {

@@ -10,7 +10,7 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"

@@ -7,7 +7,7 @@
 #include "floe/comm/world.h"
 #include "floe/models/transformer.h"
 #include "floe/observe/diagnostics/memory_counter.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 #include "tests/support/ranks.h"
 
@@ -24,7 +24,7 @@ struct Sample {
 
 // Peak and rest of a steady step.
 template <class Step>
-Sample measure(diag::MemoryCounter& memory, Step&& step) {
+Sample measure(diagnostics::MemoryCounter& memory, Step&& step) {
   for (int i = 0; i < 3; ++i) step();
   Sample sample;
   sample.between = memory.current_bytes();
@@ -41,7 +41,7 @@ class Forget final : public torch::autograd::PostAccumulateGradHook {
 };
 
 // What one process holds beyond parameters and finished gradients, at most: activations, temporaries.
-std::int64_t unsharded_activations(diag::MemoryCounter& memory, const at::Tensor& ids) {
+std::int64_t unsharded_activations(diagnostics::MemoryCounter& memory, const at::Tensor& ids) {
   auto model = std::make_shared<models::Transformer>(kSize);
   nn::materialize(*model, 0);
   nn::set_trainable(*model, {"*.adapter.*"});
@@ -54,7 +54,7 @@ std::int64_t unsharded_activations(diag::MemoryCounter& memory, const at::Tensor
 }
 
 void peak_of_a_step_is_within_the_formula() {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   const at::Tensor ids = at::randint(0, kSize.vocab, {2, kSize.context}, at::kLong);
   const std::int64_t activations = unsharded_activations(memory, ids);
   const std::int64_t before = memory.current_bytes();
@@ -114,7 +114,7 @@ TEST_RANKS(Memory, PeakOfAStepIsWithinTheFormulaOnOneRank, 1) {
 
 // Peaks of steps whose layers are checkpointed, beyond what is held between steps and the gradients.
 TEST_RANKS(Memory, KeptActivationsAreAsManyAsTheyShouldBe, 2) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   auto world = test::join_world();
   const auto peak = [&](std::int64_t layers, bool checkpointed, bool products, bool in_host) {
     const models::TransformerSize size{
@@ -149,7 +149,7 @@ TEST_RANKS(Memory, KeptActivationsAreAsManyAsTheyShouldBe, 2) {
 }
 
 TEST(Memory, BuildingAModelTakesNone) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   const std::int64_t before = memory.current_bytes();
   models::Transformer huge(
       {.vocab = 128'000, .dim = 8192, .layers = 80, .heads = 64, .context = 8192});
@@ -162,7 +162,7 @@ TEST(Memory, BuildingAModelTakesNone) {
 
 // A full copy of the model never exists on any rank.
 TEST(Memory, ShardingNeverHoldsTheWholeModel) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   auto model = std::make_shared<models::Transformer>(kSize);
   memory.reset_peak();
   const std::int64_t before = memory.current_bytes();

@@ -11,7 +11,7 @@
 
 #include "floe/comm/world.h"
 #include "floe/models/transformer.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 
 namespace floe {

@@ -78,9 +78,8 @@ void expect_in_place(Strategy strategy, bool half, const std::vector<std::string
 }
 
 TEST_RANKS(GradientsInPlace, AreTheSameNumbersAtTheSamePlaces, 2) {
-  for (const Strategy strategy :
-       {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard, Strategy::hybrid})
-    for (const bool half : {false, true}) expect_in_place(strategy, half, {"*"});
+  for (const shard::StrategyEntry& entry : shard::kStrategies)
+    for (const bool half : {false, true}) expect_in_place(entry.strategy, half, {"*"});
   expect_in_place(Strategy::full_shard, true, {"*.adapter.*"});
 }
 
@@ -125,6 +124,27 @@ TEST_RANKS(RepeatedPass, LeavesTheEngineAsAPassThatRuns, 2) {
   engine.remove_observer(&tally);
 }
 
+// One rank alone adds to its gradient in place, also to one that a repeated pass has left there.
+TEST_RANKS(RepeatedPass, IsAddedToByAPassThatRuns, 1) {
+  for (const bool half : {false, true}) {
+    Job job(comm::World::join(), Strategy::full_shard, half);
+    shard::Engine& engine = *job.engine;
+    engine.keep_gradients_in_place();
+    job.pass(1);
+    job.pass(2);
+    std::vector<at::Tensor> want;
+    for (const at::Tensor& gradient : job.gradients()) want.push_back(gradient.clone());
+    engine.clear_gradients();
+    const shard::PassRecord record = engine.record_pass([&] { job.pass(1); });
+    engine.clear_gradients();  // the device's memory still holds what the pass left there
+
+    engine.repeat_pass(record);
+    job.pass(2);
+    for (std::size_t i = 0; i < want.size(); ++i)
+      EXPECT_TRUE(at::equal(job.gradients()[i], want[i])) << "group " << i;
+  }
+}
+
 TEST_RANKS(RepeatedPass, CountsInTheAgreementAboutOrder, 2) {
   Job job(comm::World::join());
   shard::Engine& engine = *job.engine;
@@ -145,9 +165,9 @@ TEST_RANKS(RepeatedPass, CountsInTheAgreementAboutOrder, 2) {
 
 TEST_RANKS(RepeatedPass, RanksTellWhetherTheyWouldDoTheSame, 2) {
   Job job(comm::World::join());
-  EXPECT_TRUE(job.engine->all_ranks_say(7));
-  EXPECT_FALSE(job.engine->all_ranks_say(static_cast<std::uint64_t>(job.engine->world().rank())));
-  EXPECT_TRUE(job.engine->all_ranks_say(8));
+  EXPECT_TRUE(job.engine->ranks_agree(7));
+  EXPECT_FALSE(job.engine->ranks_agree(static_cast<std::uint64_t>(job.engine->world().rank())));
+  EXPECT_TRUE(job.engine->ranks_agree(8));
 }
 
 TEST(RepeatedPass, NotWhileSomebodyWatches) {

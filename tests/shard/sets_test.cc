@@ -340,7 +340,7 @@ TEST_RANKS(Sets, UnitsBelowTheActiveSetAreNotDifferentiated, 2) {
 // Peaks of steady steps, to the byte: one rank of two, whose collectives are copies, because Gloo's scratch
 // memory comes and goes by its own clock. The store is counted apart.
 TEST(Sets, PeakIsThatOfTheSetAlone) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   const auto world = comm::World::fake(0, 2);
   const auto peak_of = [&](Job& job) {
     for (int i = 0; i < 2; ++i) job.step();

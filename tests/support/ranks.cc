@@ -35,7 +35,7 @@ bool is_rank() { return std::getenv(kRankMark) != nullptr; }
 
 RanksOutcome start_ranks(const std::string& suite, const std::string& name, int ranks,
                          std::chrono::seconds limit) {
-  const std::string port = std::to_string(comm::free_port());
+  const std::string port = std::to_string(launch::free_port());
   char folder[] = "/tmp/floe-ranks-XXXXXX";
   if (!mkdtemp(folder)) throw std::runtime_error("mkdtemp failed");
   const auto begin = std::chrono::steady_clock::now();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "floe/models/transformer.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 
 namespace floe::test {
 

@@ -5,7 +5,6 @@
 #include "floe/core/error.h"
 
 namespace floe {
-
 namespace {
 
 std::string shape_text(const at::Tensor& tensor) { return str("[", join(tensor.sizes()), "]"); }

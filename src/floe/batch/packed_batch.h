@@ -18,11 +18,12 @@
 #include <string>
 #include <vector>
 
+#include "floe/core/label.h"
+
 namespace floe {
 
-// Sizes rounded up, so that batches of nearly the same size have the same shape.
-
-// In steps of an eighth of the power of two below: at most an eighth more, and 16 at least.
+// Sizes rounded up, so that batches of nearly the same size have the same shape: in steps of an eighth of
+// the power of two below, so at most an eighth more, and 16 at least.
 constexpr std::int64_t bucket_step(std::int64_t size) {
   return std::max<std::int64_t>(
       16, static_cast<std::int64_t>(
@@ -32,9 +33,6 @@ constexpr std::int64_t bucket_size(std::int64_t size) {
   const std::int64_t step = bucket_step(size);
   return (size + step - 1) / step * step;
 }
-
-// Marks a token that is not predicted.
-constexpr std::int64_t kNoLabel = -100;
 
 struct PackedBatch {
   at::Tensor ids;               // [N] int64
@@ -63,10 +61,8 @@ struct PackedBatch {
   PackedBatch to(const at::Device& device, bool non_blocking = false) const;
 };
 
-// From the host to a device without waiting for it.
-
-// A copy on the device of what lies on the CPU; for the CPU, the tensor itself. The copy is ordered on
-// the current stream and goes through pinned memory of torch's own cache, so the host goes on at once.
+// A copy on the device of what lies on the CPU; for the CPU, the tensor itself. The host does not wait: the
+// copy is ordered on the current stream and goes through pinned memory of torch's own cache.
 at::Tensor to_device(const at::Tensor& tensor, const at::Device& device);
 
 }  // namespace floe

@@ -1,5 +1,3 @@
-#include "floe/comm/gloo_group.h"
-
 #include <ATen/ops/empty.h>
 #include <signal.h>
 
@@ -19,35 +17,72 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
-#include "floe/comm/group.h"
+#include "floe/comm/backends.h"
 #include "floe/comm/ordered_sum.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 
 namespace floe::comm {
-
 namespace {
 
 // One thread that runs jobs in the order they were given: the CPU's communication stream.
-
 class Worker {
  public:
-  Worker();
+  Worker() : thread_([this] { loop(); }) {}
   // Runs what is queued, then ends the thread.
-  ~Worker();
+  ~Worker() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
   // The future carries what the job threw. When it is ready the job, and what it held, is gone.
-  std::future<void> post(std::function<void()> job);
+  std::future<void> post(std::function<void()> job) {
+    Task task{std::move(job), {}};
+    auto result = task.done.get_future();
+    {
+      std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(task));
+    }
+    changed_.notify_one();
+    return result;
+  }
 
  private:
   struct Task {
     std::function<void()> job;
     std::promise<void> done;
   };
-  void loop();
+
+  void loop() {
+    for (;;) {
+      Task task;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
+        if (jobs_.empty()) return;
+        task = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      std::exception_ptr failure;
+      try {
+        task.job();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      task.job = nullptr;
+      if (failure)
+        task.done.set_exception(failure);
+      else
+        task.done.set_value();
+    }
+  }
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -55,56 +90,6 @@ class Worker {
   bool stop_ = false;
   std::thread thread_;
 };
-
-Worker::Worker() : thread_([this] { loop(); }) {}
-
-Worker::~Worker() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
-
-std::future<void> Worker::post(std::function<void()> job) {
-  Task task{std::move(job), {}};
-  auto result = task.done.get_future();
-  {
-    std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(task));
-  }
-  changed_.notify_one();
-  return result;
-}
-
-void Worker::loop() {
-  for (;;) {
-    Task task;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
-      if (jobs_.empty()) return;
-      task = std::move(jobs_.front());
-      jobs_.pop_front();
-    }
-    std::exception_ptr failure;
-    try {
-      task.job();
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    task.job = nullptr;
-    if (failure)
-      task.done.set_exception(failure);
-    else
-      task.done.set_value();
-  }
-}
-
-}  // namespace
-
-namespace {
 
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 // A send or receive under way. Who drops the last reference frees its tensor, whoever watches it (a

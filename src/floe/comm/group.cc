@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "floe/comm/backends.h"
 #include "floe/core/error.h"
 
 namespace floe::comm {

@@ -23,7 +23,6 @@
 namespace floe::comm {
 
 // What torch says of a failure, as one line without its stack.
-
 inline std::string cause_of(const std::exception& e) {
   std::string text = e.what();
   text.resize(std::min(text.size(), text.find("\nException raised from")));
@@ -118,11 +117,5 @@ class Group {
 };
 
 using GroupPtr = std::shared_ptr<Group>;
-
-// One process that acts as rank r of W, for planning, memory tests and measuring one rank of many on
-// one device. Collectives copy as many bytes as real ones would deliver, and behave as if every
-// other rank held the same data as this one.
-
-GroupPtr make_fake_group(std::string name, int rank, int size);
 
 }  // namespace floe::comm

@@ -1,6 +1,6 @@
-#include "floe/comm/nccl_group.h"
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "floe/comm/backends.h"
 
 #ifdef FLOE_CUDA
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>

@@ -19,24 +19,40 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
-#include "floe/comm/gloo_group.h"
-#include "floe/comm/group.h"
-#include "floe/comm/nccl_group.h"
+#include "floe/comm/backends.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 
 namespace floe::comm {
-
 namespace {
 
-// A thread that looks at regular intervals until it has seen what it looks for.
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+constexpr const char* kFailureKey = "failure";
+constexpr std::chrono::milliseconds kLookEvery{1000};
 
+// A thread that looks at regular intervals until it has seen what it looks for.
 class Watch {
  public:
   // `look` returns true when it has seen it; it may not throw.
-  Watch(std::chrono::milliseconds interval, std::function<bool()> look);
+  Watch(std::chrono::milliseconds interval, std::function<bool()> look)
+      : thread_([this, interval, look = std::move(look)] {
+          std::unique_lock lock(mutex_);
+          while (!changed_.wait_for(lock, interval, [this] { return stop_; })) {
+            lock.unlock();
+            const bool seen = look();
+            lock.lock();
+            if (seen) return;
+          }
+        }) {}
   // Lets a look that is under way end.
-  ~Watch();
+  ~Watch() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
@@ -46,34 +62,6 @@ class Watch {
   bool stop_ = false;
   std::thread thread_;
 };
-
-Watch::Watch(std::chrono::milliseconds interval, std::function<bool()> look)
-    : thread_([this, interval, look = std::move(look)] {
-        std::unique_lock lock(mutex_);
-        while (!changed_.wait_for(lock, interval, [this] { return stop_; })) {
-          lock.unlock();
-          const bool seen = look();
-          lock.lock();
-          if (seen) return;
-        }
-      }) {}
-
-Watch::~Watch() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
-
-}  // namespace
-
-namespace {
-
-using StorePtr = c10::intrusive_ptr<c10d::Store>;
-constexpr const char* kFailureKey = "failure";
-constexpr std::chrono::milliseconds kLookEvery{1000};
 
 // Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's convolutions
 // would round their inputs to tf32 otherwise.
@@ -112,7 +100,7 @@ struct World::State {
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout{600'000};
   StorePtr store;
-  StorePtr board;  // of the watch
+  StorePtr watched;  // the watch's own connection to it
   GroupPtr group;
   std::map<int, Mesh> meshes;
   std::mutex meshes_mutex;       // the watch reads them
@@ -138,16 +126,16 @@ struct World::State {
 
   bool has_failed() {
     try {
-      if (board->check({kFailureKey})) return true;
+      if (watched->check({kFailureKey})) return true;
       for (const GroupPtr& each : groups()) each->check();
       return false;
     } catch (const std::exception&) {
-      return true;  // a group has failed, or rank 0 has gone and the board with it
+      return true;  // a group has failed, or rank 0 has gone and the store with it
     }
   }
 
   void watch_failures() {
-    board = store->clone();  // its own connection: others may wait long on theirs
+    watched = store->clone();  // others may wait long on theirs
     watch = std::make_unique<Watch>(kLookEvery, [this] {
       if (!has_failed()) return false;
       abort();
@@ -159,9 +147,9 @@ struct World::State {
   GroupPtr make_group(const std::string& name, int rank, int size) {
     if (backend == Backend::fake) return make_fake_group(name, rank, size);
     if (size == 1) return make_fake_group(name, 0, 1);  // alone: nothing to exchange
-    auto board = c10::make_intrusive<c10d::PrefixStore>("group/" + name, store);
-    if (backend == Backend::nccl) return make_nccl_group(name, board, rank, size, timeout, device);
-    return make_gloo_group(name, board, rank, size, timeout, place.host);
+    const auto keys = c10::make_intrusive<c10d::PrefixStore>("group/" + name, store);
+    if (backend == Backend::nccl) return make_nccl_group(name, keys, rank, size, timeout, device);
+    return make_gloo_group(name, keys, rank, size, timeout, place.host);
   }
 };
 
@@ -262,8 +250,7 @@ const Mesh& World::mesh(int shard_size) {
   const auto found = state_->meshes.find(shard_size);
   if (found != state_->meshes.end()) return found->second;
   require<ConfigError>(shard_size >= 1 && size() % shard_size == 0, "a shard group of ", shard_size,
-                       " ranks does not divide the world of ", size(),
-                       "; choose strategy.hybrid_shard_size so that it does");
+                       " ranks does not divide the world of ", size(), "; choose a size that does");
   Mesh mesh;
   mesh.world = group();
   const int row = rank() / shard_size, column = rank() % shard_size;
@@ -323,7 +310,7 @@ std::optional<std::string> World::first_failure(std::chrono::milliseconds wait) 
 
 namespace {
 
-// Rank 0 holds the blackboard: it stays a moment so that the others can still read the cause.
+// Rank 0 holds the store: it stays a moment so that the others can still read the cause.
 void let_others_read(const World& world) {
   if (world.rank() == 0 && world.size() > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
 }
@@ -335,7 +322,7 @@ void leave(World& world, const std::string& cause) {
   world.abort();
 }
 
-void tell(World& world, const std::string& cause) {
+void fail(World& world, const std::string& cause) {
   log::error(cause);
   leave(world, cause);
 }
@@ -353,10 +340,10 @@ int guarded(World& world, const std::function<void()>& work) {
     leave(world, e.what());
     return static_cast<int>(e.exit());
   } catch (const Error& e) {
-    tell(world, e.what());
+    fail(world, e.what());
     return static_cast<int>(e.exit());
   } catch (const std::exception& e) {
-    tell(world, cause_of(e));
+    fail(world, cause_of(e));
     return static_cast<int>(Exit::failed);
   }
 }

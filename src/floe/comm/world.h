@@ -20,7 +20,6 @@ namespace floe::comm {
 //   world 4, shard size 2:    rank 0 1 | 2 3      shard groups {0,1} {2,3}
 //                                                 replicate groups {0,2} {1,3}
 // full_shard: one shard group of all ranks. no_shard: one replicate group of all ranks.
-
 struct Mesh {
   GroupPtr world;
   GroupPtr shard;      // neighbours that hold the other slices of the same copy
@@ -42,7 +41,7 @@ struct WorldOptions {
   std::optional<c10::Device> device;
   std::chrono::milliseconds timeout{600'000};
   Rendezvous rendezvous;
-  // Gives all groups up soon after a rank has announced its failure, or the board is gone with rank 0.
+  // Gives all groups up soon after a rank has announced its failure, or the store is gone with rank 0.
   // Default: with nccl, whose devices may wait without end for a rank that is not there any more.
   std::optional<bool> watch_failures;
 };
@@ -54,7 +53,7 @@ class World {
   static std::shared_ptr<World> join(const WorldOptions& options);
   // From the environment that a launcher left (see find_rendezvous).
   static std::shared_ptr<World> join();
-  // One process that acts as rank `rank` of `size` (see fake_group.h).
+  // One process that acts as rank `rank` of `size` (see make_fake_group).
   static std::shared_ptr<World> fake(int rank, int size, c10::Device device = c10::kCPU);
   ~World();
 
@@ -78,9 +77,9 @@ class World {
   // Makes pending and later collectives of all groups fail on this rank. The others fail when they notice.
   void abort();
 
-  // A blackboard of small strings that all ranks can write and read, apart from the collectives.
+  // The store: small strings that all ranks can write and read, apart from the collectives.
   void publish(const std::string& key, const std::string& value);
-  // Waits for the key; nothing when it does not come in time or the board is gone. A wait of 0 looks
+  // Waits for the key; nothing when it does not come in time or the store is gone. A wait of 0 looks
   // once.
   std::optional<std::string> lookup(const std::string& key, std::chrono::milliseconds wait);
 
@@ -95,10 +94,8 @@ class World {
   std::unique_ptr<State> state_;
 };
 
-// The frame around a rank's work: how a failure is told.
-
-// Runs the work and returns the exit code of the process. A rank that fails logs its cause and leaves
-// it on the blackboard; a rank whose collective failed because of another one logs that rank's cause
+// Runs a rank's work and returns the exit code of the process. A rank that fails logs its cause and leaves
+// it in the store; a rank whose collective failed because of another one logs that rank's cause
 // beside its own.
 int guarded(World& world, const std::function<void()>& work);
 

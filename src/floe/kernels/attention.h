@@ -1,4 +1,4 @@
-// floe's own attention on tensors, without autograd (nn/packed_attention.h has that).
+// floe's own attention on tensors, without autograd (nn/attention.h has that).
 #pragma once
 
 #include <ATen/core/Tensor.h>

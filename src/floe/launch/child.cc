@@ -12,11 +12,46 @@
 
 #include "floe/core/error.h"
 
-namespace floe::comm {
-
+namespace floe::launch {
 namespace {
 
 constexpr std::size_t kLongestLine = 64 * 1024;
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  result.reserve(texts.size() + 1);
+  for (const auto& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// What the new process does before it becomes the program: only calls that are safe after fork.
+[[noreturn]] void become(char* const* arguments, char* const* environment, const sigset_t& signals,
+                         pid_t parent, int out, int err, int failure) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);  // the launcher died before the line above
+  const int nothing = open("/dev/null", O_RDONLY);
+  if (nothing >= 0 && dup2(nothing, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0 &&
+      dup2(err, STDERR_FILENO) >= 0) {
+    if (nothing > STDERR_FILENO) close(nothing);
+    std::signal(SIGPIPE, SIG_DFL);  // the launcher ignores it
+    sigprocmask(SIG_SETMASK, &signals, nullptr);
+    execvpe(arguments[0], arguments, environment);
+  }
+  const int reason = errno;
+  [[maybe_unused]] const ssize_t told = write(failure, &reason, sizeof reason);
+  _exit(127);
+}
+
+// The error number that kept the program from starting, or 0.
+int start_failure(int fd) {
+  int reason = 0;
+  ssize_t count = 0;
+  do count = read(fd, &reason, sizeof reason);
+  while (count < 0 && errno == EINTR);
+  return count == sizeof reason ? reason : 0;
+}
 
 }  // namespace
 
@@ -61,46 +96,6 @@ void LineForwarder::write_out() {
   }
   out_.clear();
 }
-
-namespace {
-
-std::vector<char*> pointers(const std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  result.reserve(texts.size() + 1);
-  for (const auto& text : texts) result.push_back(const_cast<char*>(text.c_str()));
-  result.push_back(nullptr);
-  return result;
-}
-
-// What the new process does before it becomes the program: only calls that are safe after fork.
-[[noreturn]] void become(char* const* arguments, char* const* environment, const sigset_t& signals,
-                         pid_t parent, int out, int err, int failure) {
-  setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(127);  // the launcher died before the line above
-  const int nothing = open("/dev/null", O_RDONLY);
-  if (nothing >= 0 && dup2(nothing, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0 &&
-      dup2(err, STDERR_FILENO) >= 0) {
-    if (nothing > STDERR_FILENO) close(nothing);
-    std::signal(SIGPIPE, SIG_DFL);  // the launcher ignores it
-    sigprocmask(SIG_SETMASK, &signals, nullptr);
-    execvpe(arguments[0], arguments, environment);
-  }
-  const int reason = errno;
-  [[maybe_unused]] const ssize_t told = write(failure, &reason, sizeof reason);
-  _exit(127);
-}
-
-// The error number that kept the program from starting, or 0.
-int start_failure(int fd) {
-  int reason = 0;
-  ssize_t count = 0;
-  do count = read(fd, &reason, sizeof reason);
-  while (count < 0 && errno == EINTR);
-  return count == sizeof reason ? reason : 0;
-}
-
-}  // namespace
 
 void UniqueFd::reset() {
   if (fd_ >= 0) close(std::exchange(fd_, -1));
@@ -157,4 +152,4 @@ bool ChildProcess::poll_end() {
   return true;
 }
 
-}  // namespace floe::comm
+}  // namespace floe::launch

@@ -1,4 +1,4 @@
-// Passes a rank's output on, whole lines at a time.
+// One launched process, and how its output is passed on.
 #pragma once
 
 #include <csignal>
@@ -11,10 +11,10 @@
 
 #include "floe/launch/launch.h"
 
-namespace floe::comm {
+namespace floe::launch {
 
-// Lines of several ranks never mix inside a line: only complete lines are written, each with the
-// prefix in front. A line that never ends is cut after 64 KiB.
+// Passes a rank's output on. Lines of several ranks never mix inside a line: only complete lines are
+// written, each with the prefix in front. A line that never ends is cut after 64 KiB.
 class LineForwarder {
  public:
   // Writes to the descriptor `to`, which stays the caller's; remembers the last `num_kept` lines.
@@ -37,8 +37,6 @@ class LineForwarder {
   std::string out_;
   std::deque<std::string> kept_;
 };
-
-// One launched process with pipes on its stdout and stderr.
 
 // A file descriptor that closes itself.
 class UniqueFd {
@@ -66,7 +64,7 @@ struct Pipe {
 // Both ends are closed in programs that are started.
 Pipe make_pipe();
 
-// Leads a process group of its own. The kernel kills it when the thread that started it ends.
+// One launched process with pipes on its stdout and stderr. Leads a process group of its own. The kernel kills it when the thread that started it ends.
 class ChildProcess {
  public:
   // Throws ConfigError when the program cannot be run. `signals` is the signal mask it starts with.
@@ -91,4 +89,4 @@ class ChildProcess {
   RankEnd end_;
 };
 
-}  // namespace floe::comm
+}  // namespace floe::launch

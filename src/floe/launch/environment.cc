@@ -13,7 +13,7 @@
 
 #include "floe/core/error.h"
 
-namespace floe::comm {
+namespace floe::launch {
 namespace {
 
 int usable_cores() {
@@ -71,4 +71,4 @@ int free_port() {
       "--env MASTER_PORT=N");
 }
 
-}  // namespace floe::comm
+}  // namespace floe::launch

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace floe::comm {
+namespace floe::launch {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
@@ -21,4 +21,4 @@ std::vector<std::string> merged_environment(const Variables& variables);
 // connections, so that none of those takes it before rank 0 listens.
 int free_port();
 
-}  // namespace floe::comm
+}  // namespace floe::launch

@@ -14,7 +14,7 @@
 #include "floe/launch/child.h"
 #include "floe/launch/environment.h"
 
-namespace floe::comm {
+namespace floe::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -290,4 +290,4 @@ std::string describe_failure(const LaunchResult& result) {
                         : str("it returned exit code ", end.exit_code));
 }
 
-}  // namespace floe::comm
+}  // namespace floe::launch

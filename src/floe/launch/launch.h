@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace floe::comm {
+namespace floe::launch {
 
 // In the environment of the ranks: the seconds that SIGTERM leaves them.
 constexpr const char* kGraceVariable = "FLOE_LAUNCH_GRACE_S";
@@ -61,4 +61,4 @@ std::string describe_failure(const LaunchResult& result);
 // "SIGKILL", or "signal 40" for one that has no name.
 std::string signal_name(int signal);
 
-}  // namespace floe::comm
+}  // namespace floe::launch

@@ -85,7 +85,7 @@ at::Tensor heads_first(const at::Tensor& x) { return x.transpose(1, 2); }  // [B
 at::Tensor sdpa(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                 const at::Tensor& mask, const AttentionRule& rule) {
   return at::scaled_dot_product_attention(q, k, v, some(mask), rule.dropout,
-                                          /*is_causal=*/!mask.defined(), rule.scale,
+                                          /*is_causal=*/rule.causal && !mask.defined(), rule.scale,
                                           /*enable_gqa=*/q.size(1) != k.size(1));
 }
 
@@ -96,15 +96,31 @@ bool is_packable(const Segments& segments, const AttentionRule& rule) {
 }
 Spans spans_of(const Segments& segments) { return {segments.offsets(), segments.longest()}; }
 PackedRule packed_rule(const AttentionRule& rule, at::Device device) {
-  return {/*causal=*/true, rule.scale,
+  return {rule.causal, rule.scale,
           rule.slopes.defined() ? to_device(rule.slopes, device) : rule.slopes};
+}
+
+// Of tokens that see their whole sequence: what lies behind it in a shorter row is hidden.
+at::Tensor mask_both_ways(const Bucket& bucket, at::TensorOptions options) {
+  if (bucket.is_full() && !bucket.hidden.defined()) return {};
+  const auto longs = at::TensorOptions().dtype(at::kLong);
+  const at::Tensor ends = to_device(at::tensor(bucket.lengths, longs), options.device());
+  at::Tensor hidden =
+      at::arange(bucket.length, longs.device(options.device())).ge(ends.unsqueeze(1));
+  if (bucket.hidden.defined()) hidden = hidden.logical_or(bucket.hidden);
+  // A row of nothing but padding would become NaN: its places see each other.
+  hidden = hidden.logical_and(hidden.all(1, /*keepdim=*/true).logical_not());
+  return at::zeros(hidden.sizes(), options)
+      .masked_fill_(hidden, kNever)
+      .unsqueeze(1)
+      .unsqueeze(2);  // [rows, 1, 1, length]
 }
 
 }  // namespace
 
 bool attention_packs(const Segments& segments, const AttentionRule& rule, at::TensorOptions options,
                      std::int64_t dim) {
-  return is_packable(segments, rule) && packs(options, dim, {true, rule.scale, rule.slopes});
+  return is_packable(segments, rule) && packs(options, dim, {rule.causal, rule.scale, rule.slopes});
 }
 
 std::vector<at::Tensor> attention_masks(const Segments& segments, const AttentionRule& rule,
@@ -112,6 +128,10 @@ std::vector<at::Tensor> attention_masks(const Segments& segments, const Attentio
   std::vector<at::Tensor> masks;
   for (const Bucket& bucket : segments.buckets()) {
     at::Tensor& mask = masks.emplace_back();
+    if (!rule.causal) {
+      mask = mask_both_ways(bucket, options);
+      continue;
+    }
     const bool windowed = rule.window > 0 && rule.window < bucket.length;
     if (!rule.slopes.defined() && !windowed && !bucket.hidden.defined()) continue;
     const auto distance = distances(bucket.length, bucket.length, 0, options.device());

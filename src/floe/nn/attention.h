@@ -1,4 +1,10 @@
-// Causal self-attention over packed sequences, with and without a key-value cache.
+// Attention over packed sequences: self-attention, causal or in both directions, with and without a
+// key-value cache, and attention between spans of tokens without padding.
+//
+// Note [Packed attention]
+// floe's own kernels (kernels/attention.h) take heads wherever they lie in the rows of a projection and
+// write the gradients into rows of the same kind, so that nothing is taken apart or put together around
+// them; they know alibi. Where they do not apply, torch's flash attention may, without alibi.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,14 +12,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "floe/nn/packed_attention.h"
+#include "floe/nn/rotary.h"
 #include "floe/nn/segments.h"
 
 namespace floe::nn {
 
-// Keys and values of the tokens that a model has seen, for generation.
-
-// A forward writes behind what is there; `advance` then makes it part of the past.
+// Keys and values of the tokens that a model has seen, for generation. A forward writes behind what is
+// there; `advance` then makes it part of the past.
 class KvCache {
  public:
   KvCache(std::int64_t sequences, std::int64_t capacity)
@@ -44,14 +49,25 @@ class KvCache {
   std::vector<Layer> layers_;
 };
 
+// Where queries, keys and values are: [N, width], [K, width] twice. Undefined keys lie in the rows of the
+// queries, undefined values in those of the keys.
+struct PackedHeads {
+  at::Tensor q, k, v;
+  HeadPlaces q_heads, k_heads, v_heads;  // together they are all that the rows hold
+  std::int64_t dim = 0;                  // of a head
+};
+
 struct AttentionRule {
-  double scale = 1;         // of query times key
+  double scale = 1;  // of query times key
+  // A token sees itself and what is before it; false: all of its sequence, without a window, slopes
+  // or a cache.
+  bool causal = true;
   std::int64_t window = 0;  // a token sees this many, itself included; 0: all before it
   at::Tensor slopes;        // [H] fp32, alibi: minus slope times distance is added; undefined: none
   double dropout = 0;       // of attention weights
 };
 
-// What is added to the scores of each bucket, in this dtype; undefined where the causal rule is all.
+// What is added to the scores of each bucket, in this dtype; undefined where the rule alone is all.
 // The same for all layers of a model: make it once per batch, unless attention_packs.
 std::vector<at::Tensor> attention_masks(const Segments& segments, const AttentionRule& rule,
                                         at::TensorOptions options);
@@ -77,5 +93,32 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 // Alibi's slope of each head, as published: powers of 2^(-bias_max / heads), and for a number of
 // heads that is no power of two every second one of the next power first.
 at::Tensor alibi_slopes(std::int64_t heads, double bias_max);
+
+// ---- between spans without padding, on the GPU (see Note [Packed attention]) ----
+
+// Spans that lie one after the other.
+struct Spans {
+  at::Tensor offsets;  // [S+1] int32 on the device
+  std::int64_t longest = 0;
+};
+
+struct PackedRule {
+  // A query sees the keys up to its own place in the span, else all of its span.
+  bool causal = false;
+  double scale = 1;
+  at::Tensor slopes;  // [H] fp32 on the device, see AttentionRule; undefined: none
+};
+
+// The queries of span s look at the keys of span s → [N, H * D]. A span without keys gives zeros; one
+// without queries is not allowed to have keys. Undefined when no kernel applies.
+// With heads inside of rows only floe's kernels do: else take them apart and call the second.
+at::Tensor packed_attention(const PackedHeads& heads, const Spans& queries, const Spans& keys,
+                            const PackedRule& rule);
+// q [N, H, D], k and v [K, H', D] with H a multiple of H'.
+at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const Spans& queries, const Spans& keys, const PackedRule& rule);
+// Whether they will apply to heads of `dim` features in this dtype and on this device, as far as that can
+// be told before the tensors are there.
+bool packs(at::TensorOptions options, std::int64_t dim, const PackedRule& rule);
 
 }  // namespace floe::nn

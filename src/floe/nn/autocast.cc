@@ -2,8 +2,6 @@
 
 #include <ATen/autocast_mode.h>
 
-#include <atomic>
-
 namespace floe::nn {
 
 AutocastScope::AutocastScope(c10::DeviceType device, c10::ScalarType dtype)
@@ -23,17 +21,5 @@ AutocastScope::~AutocastScope() {
   at::autocast::set_autocast_dtype(device_, dtype_before_);
   at::autocast::set_autocast_cache_enabled(cache_before_);
 }
-
-namespace {
-
-// Backward runs on autograd's own threads, so this is no thread's own.
-std::atomic<int> promises{0};
-
-}  // namespace
-
-NothingRandom::NothingRandom() { promises.fetch_add(1); }
-NothingRandom::~NothingRandom() { promises.fetch_sub(1); }
-
-bool nothing_random() { return promises.load() > 0; }
 
 }  // namespace floe::nn

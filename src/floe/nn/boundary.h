@@ -43,9 +43,8 @@ struct BoundarySlot {
   bool trains = true;            // some parameter inside may require a gradient
 };
 
-// Tensors that may be undefined, for torch's operators and autograd functions: an undefined tensor has no
+// A tensor that may be undefined, for torch's operators and autograd functions: an undefined tensor has no
 // device, which those would ask it for.
-
 using MaybeTensor = std::optional<at::Tensor>;
 
 inline MaybeTensor some(const at::Tensor& tensor) {
@@ -53,12 +52,11 @@ inline MaybeTensor some(const at::Tensor& tensor) {
 }
 inline at::Tensor tensor_of(const MaybeTensor& maybe) { return maybe.value_or(at::Tensor()); }
 
-// Finding the tensors inside arguments and results of any shape.
+// ---- the tensors inside arguments and results of any shape ----
 //
-// Understood: at::Tensor, std::optional, std::vector, std::array, std::pair, std::tuple of such, and
-// any struct with a member `template <class F> void visit_tensors(F&& f)` that calls f on each of its
-// parts. Everything else has no tensors.
-
+// Understood: at::Tensor, std::optional, std::vector, std::array, std::pair, std::tuple of such, and any
+// struct with a member `template <class F> void visit_tensors(F&& f)` that calls f on each of its parts.
+// Everything else has no tensors.
 template <class T>
 concept HasVisitTensors = requires(T value) {
   value.visit_tensors([](auto&) {});

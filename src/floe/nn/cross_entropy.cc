@@ -23,26 +23,29 @@ constexpr std::int64_t kKernelChunkElements = std::int64_t{1} << 27;
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static variable_list forward(AutogradContext* context, const Variable& hidden,
                                const Variable& weight, const MaybeTensor& maybe_rows,
-                               const MaybeTensor& maybe_ids, const at::Tensor& targets,
-                               const at::Tensor& weights, double scale, double z_loss,
-                               bool with_gradients) {
+                               const MaybeTensor& maybe_ids, const MaybeTensor& maybe_bias,
+                               const at::Tensor& targets, const at::Tensor& weights, double scale,
+                               double z_loss, bool with_gradients) {
     const at::Tensor rows = tensor_of(maybe_rows), row_ids = tensor_of(maybe_ids);
+    const at::Tensor bias = tensor_of(maybe_bias);
     const bool train_hidden = with_gradients && hidden.requires_grad();
     const bool train_weight = with_gradients && weight.requires_grad();
     const bool train_rows = with_gradients && rows.defined() && rows.requires_grad();
-    const bool any_gradient = train_hidden || train_weight || train_rows;
+    const bool train_bias = with_gradients && bias.defined() && bias.requires_grad();
+    const bool any_gradient = train_hidden || train_weight || train_rows || train_bias;
     const at::AutoGradMode grad_off(false);
     const std::int64_t count = hidden.size(0), vocabulary = weight.size(0);
     const auto fp32 = hidden.options().dtype(at::kFloat);
-    const OutputWeights output{weight, rows, row_ids, scale};
+    const OutputWeights output{weight, rows, row_ids, scale, bias};
 
     at::Tensor token_losses = at::empty({count}, fp32), sum = at::zeros({}, fp32);
-    at::Tensor hidden_grad, weight_grad, rows_grad;
+    at::Tensor hidden_grad, weight_grad, rows_grad, bias_grad;
     if (train_hidden) hidden_grad = at::empty_like(hidden);
     if (train_weight) weight_grad = at::zeros_like(weight);
     if (train_rows) rows_grad = at::zeros_like(rows);
+    if (train_bias) bias_grad = at::zeros_like(bias);
 
-    const bool with_kernel = kernels::usable({hidden, weight, rows});
+    const bool with_kernel = kernels::usable({hidden, weight, rows, bias});
     const std::int64_t step = std::max<std::int64_t>(
         1, (with_kernel ? kKernelChunkElements : kChunkElements) / vocabulary);
     for (std::int64_t first = 0; first < count; first += step) {
@@ -51,7 +54,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
       const at::Tensor x = part(hidden);
       at::Tensor slope;  // the loss's gradient for the logits
       if (with_kernel) {
-        slope = x.mm(weight.t());
+        slope = bias.defined() ? at::addmm(bias, x, weight.t()) : x.mm(weight.t());
         if (rows.defined()) slope.index_copy_(1, row_ids, x.mm(rows.t()));
         at::Tensor weighted = at::empty({n}, fp32);
         kernels::cross_entropy_(slope, part(targets), part(weights), scale, z_loss, any_gradient,
@@ -85,8 +88,9 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
       }
       if (train_weight) weight_grad.addmm_(slope.t(), x);
       if (train_rows) rows_grad.addmm_(row_slope.t(), x);
+      if (train_bias) bias_grad += slope.sum(0);
     }
-    context->save_for_backward({hidden_grad, weight_grad, rows_grad});
+    context->save_for_backward({hidden_grad, weight_grad, rows_grad, bias_grad});
     context->mark_non_differentiable({token_losses});
     return {sum, token_losses};
   }
@@ -95,14 +99,14 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     variable_list kept = context->get_saved_variables();
     for (Variable& grad : kept)
       if (grad.defined()) grad = grad * grads[0].to(grad.scalar_type());
-    return {kept[0], kept[1], kept[2], {}, {}, {}, {}, {}, {}};
+    return {kept[0], kept[1], kept[2], {}, kept[3], {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor logits(const at::Tensor& hidden, const OutputWeights& output) {
-  at::Tensor scores = at::linear(hidden, output.weight);
+  at::Tensor scores = at::linear(hidden, output.weight, some(output.bias));
   if (output.rows.defined())
     scores = scores.index_copy(1, output.row_ids, at::linear(hidden, output.rows));
   return output.scale == 1 ? scores : scores * output.scale;
@@ -113,9 +117,9 @@ std::pair<at::Tensor, at::Tensor> cross_entropy(const at::Tensor& hidden,
                                                 const at::Tensor& targets,
                                                 const at::Tensor& weights, double z_loss) {
   // Inside of the function gradients are always off.
-  const auto result =
-      CrossEntropy::apply(hidden, output.weight, some(output.rows), some(output.row_ids), targets,
-                          weights, output.scale, z_loss, at::GradMode::is_enabled());
+  const auto result = CrossEntropy::apply(hidden, output.weight, some(output.rows),
+                                          some(output.row_ids), some(output.bias), targets, weights,
+                                          output.scale, z_loss, at::GradMode::is_enabled());
   return {result[0], result[1]};
 }
 

@@ -13,12 +13,14 @@
 
 namespace floe::nn {
 
-// The output layer: logits = hidden weightᵀ · scale, with some rows of the weight kept apart.
+// The output layer: logits = (hidden weightᵀ + bias) · scale, with some rows of the weight kept
+// apart.
 struct OutputWeights {
   at::Tensor weight;   // [V, D]
   at::Tensor rows;     // [R, D] in place of the weight's rows `row_ids`; undefined: none
   at::Tensor row_ids;  // [R] int64
   double scale = 1;
+  at::Tensor bias;  // [V]; undefined: none. Not together with rows.
 };
 
 // [L, D] → [L, V]

@@ -75,7 +75,7 @@ void materialize(torch::nn::Module& root, const TensorSource* source, std::uint6
                  at::Device device, at::ScalarType dtype) {
   const at::AutoGradMode grad_off(false);
   for (NamedParameter& parameter : named_parameters(root)) {
-    if (!is_hollow(parameter.tensor)) {
+    if (!is_deferred(parameter.tensor)) {
       if (parameter.tensor.device() != device)
         parameter.tensor.set_data(parameter.tensor.to(device));
       continue;

@@ -27,7 +27,7 @@ const TensorInfo* find_any(const TensorSource& source, const std::string& name,
 // A whole tensor, in its own dtype on the CPU.
 at::Tensor read_tensor(const TensorSource& source, const TensorInfo& info);
 
-// Gives every hollow parameter memory on the device, in that dtype, and its values: from `source`
+// Gives every deferred parameter memory on the device, in that dtype, and its values: from `source`
 // under any of its names (null: none), else its initial values; the rest moves to the device. The
 // model in one piece.
 void materialize(torch::nn::Module& root, const TensorSource* source, std::uint64_t seed,

@@ -12,7 +12,7 @@
 
 namespace floe::nn {
 
-at::Tensor hollow(at::IntArrayRef shape, at::ScalarType dtype) {
+at::Tensor deferred(at::IntArrayRef shape, at::ScalarType dtype) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), 0,
                        at::DataPtr(nullptr, at::Device(at::kCPU)), c10::GetCPUAllocator(),
                        /*resizable=*/false);
@@ -25,13 +25,13 @@ at::Tensor hollow(at::IntArrayRef shape, at::ScalarType dtype) {
   return tensor;
 }
 
-bool is_hollow(const at::Tensor& tensor) {
+bool is_deferred(const at::Tensor& tensor) {
   return tensor.numel() > 0 && tensor.storage().nbytes() == 0;
 }
 
 at::Tensor Module::parameter(const std::string& name, std::vector<std::int64_t> shape, Init init) {
   inits_[name] = init;
-  return register_parameter(name, hollow(shape));
+  return register_parameter(name, deferred(shape));
 }
 
 at::Tensor Module::tie(const std::string& name, const at::Tensor& other) {

@@ -10,10 +10,10 @@
 //     nn::Ptr<nn::Linear> up, down;
 //   };
 //
-// Note [Hollow parameters]
+// Note [Deferred parameters]
 // `parameter` registers a CPU tensor with its shape and dtype but a storage of zero bytes: building
 // a model of any size takes no memory. Memory comes from `fully_shard` (shards only) or from
-// `materialize` (everything, for one process). Reading a hollow parameter before that is an error.
+// `materialize` (everything, for one process). Reading a deferred parameter before that is an error.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -36,6 +36,9 @@ class Module : public torch::nn::Module, public BoundarySlot {
   // Whether the backward of this module reads its own parameters (an embedding's does not). Plans
   // use it; the engine looks at what autograd really saved.
   virtual bool weights_in_backward() const { return true; }
+  // Whether modules of this class are units of their own where strategy.units is not set. Those that
+  // its default names need not say so.
+  virtual bool is_unit_by_default() const { return false; }
 
  protected:
   at::Tensor parameter(const std::string& name, std::vector<std::int64_t> shape, Init init);
@@ -66,8 +69,8 @@ class Module : public torch::nn::Module, public BoundarySlot {
 };
 
 // A tensor with a shape and no memory.
-at::Tensor hollow(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat);
-bool is_hollow(const at::Tensor& tensor);
+at::Tensor deferred(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat);
+bool is_deferred(const at::Tensor& tensor);
 
 // The class as a policy names it: "DecoderLayer" for floe::models::DecoderLayer, "Linear" for
 // torch::nn::LinearImpl and for Hooked<torch::nn::LinearImpl>.
@@ -89,7 +92,7 @@ std::vector<NamedParameter> named_parameters(torch::nn::Module& root);
 // pattern that matches none.
 void set_trainable(torch::nn::Module& root, const std::vector<std::string>& patterns);
 
-// Gives every hollow parameter memory on the device and its initial values: the model in one piece.
+// Gives every deferred parameter memory on the device and its initial values: the model in one piece.
 void materialize(torch::nn::Module& root, std::uint64_t seed, at::Device device = at::kCPU);
 
 }  // namespace floe::nn

@@ -1,5 +1,3 @@
-#include "floe/nn/packed_attention.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/empty.h>
@@ -9,6 +7,7 @@
 
 #include "floe/kernels/attention.h"
 #include "floe/nn/activations/kept_products.h"
+#include "floe/nn/attention.h"
 #include "floe/nn/boundary.h"
 
 namespace floe::nn {

@@ -55,6 +55,10 @@ std::int64_t length_class(std::int64_t length) {
 
 }  // namespace
 
+bool Bucket::is_full() const {
+  return std::all_of(lengths.begin(), lengths.end(), [&](std::int64_t l) { return l == length; });
+}
+
 at::Tensor Bucket::of(const at::Tensor& places) const {
   std::vector<std::int64_t> shape{rows, length};
   for (std::int64_t d = 1; d < places.dim(); ++d) shape.push_back(places.size(d));
@@ -88,6 +92,7 @@ std::shared_ptr<const Segments::Places> Segments::lay_out() const {
     if (length == 0) continue;
     Bucket& bucket = by_class[length_class(length)];
     bucket.sequences.push_back(s);
+    bucket.lengths.push_back(length);
     bucket.length = std::max(bucket.length, length);
   }
   for (auto& [key, bucket] : by_class) {

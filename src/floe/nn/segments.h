@@ -20,7 +20,6 @@ namespace floe::nn {
 // What a pass reads of a batch, taken apart: tensors, whose values may change from one batch to the next,
 // and numbers, which are built into the kernels' launches. Two batches whose numbers are equal run the
 // same launches, so work that was recorded for one serves the other once its tensors are copied over.
-
 struct BatchParts {
   std::vector<at::Tensor> tensors;
   std::vector<std::int64_t> numbers;
@@ -43,9 +42,12 @@ struct Bucket {
   std::int64_t first_place = 0;  // it has the places [first_place, first_place + rows * length)
   std::int64_t rows = 0, length = 0;
   std::vector<std::int64_t> sequences;  // which sequence lies in each row
+  std::vector<std::int64_t> lengths;    // and how many tokens it has
   // Places that nobody may look at although a token lies there. Undefined: none.
   at::Tensor hidden;  // [rows, length] bool
 
+  // Whether no row has padding.
+  bool is_full() const;
   // The bucket's part of `places` [P, ...] as [rows, length, ...].
   at::Tensor of(const at::Tensor& places) const;
 };

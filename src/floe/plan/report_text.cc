@@ -11,6 +11,8 @@
 
 namespace floe::plan {
 
+using strategy::name_of;  // of torch's dtypes
+
 namespace {
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
@@ -116,9 +118,9 @@ std::string header(const PlanReport& report) {
             "), ", format_count(report.frozen_numel), " are frozen");
 
   const int world = report.plan.world_size;
-  const auto sharding = shard_options_of(strategy).strategy;
-  out += str("\n", ranks(world), ", ", name_of(sharding));
-  if (sharding == shard::Strategy::hybrid)
+  const shard::StrategyEntry& sharding = shard::entry_of(strategy.sharding);
+  out += str("\n", ranks(world), ", ", sharding.name);
+  if (sharding.sliced_over == shard::SlicedOver::neighbours)
     out += str(" (slices over ", strategy.hybrid_shard_size, ", ",
                world / strategy.hybrid_shard_size, " copies)");
   out += str(", computes in ", name_of(strategy.mixed_precision.param), ", reduces gradients in ",

@@ -20,7 +20,6 @@
 #include <string>
 #include <vector>
 
-#include "floe/nn/autocast.h"
 #include "floe/shard/group/flat_group.h"
 #include "floe/shard/observer.h"
 #include "floe/shard/options.h"
@@ -30,8 +29,7 @@
 
 namespace floe::shard {
 
-class Unit;
-class OperatorWatch;
+class PassRunner;
 
 // What all ranks know before an update.
 struct Agreement {
@@ -52,6 +50,23 @@ struct MemoryInUse {
   std::int64_t stored_masters = 0;  // in host memory
   std::int64_t pool_held = 0, pool_used = 0, pool_peak = 0;
   std::int64_t gradient_pool_held = 0, gradient_pool_peak = 0;
+};
+
+// What a training pass leaves behind on the host.
+//
+// Note [Repeated passes]
+// The device's work of a pass can be recorded (a CUDA graph) and replayed: the same launches on the same
+// addresses. The host's part does not run then, so what it would have left behind is put there from a
+// record: the hash of collectives, which ranks compare; the order of units, which predicts the next pass;
+// which gradients there are; and the events, for observers that only count. A record fits when the engine
+// stands where it stood before the recorded pass (Engine::pass_key) and the layout is still the same
+// (Engine::layout_number). Gradient slices must lie where they lay (Engine::keep_gradients_in_place);
+// everything else that a pass allocates is gone at its end.
+struct PassRecord {
+  std::vector<CollectiveHash::Entry> collectives;
+  std::vector<Step> steps;
+  std::vector<GradientState> gradients;  // of the active groups
+  std::vector<Event> events;
 };
 
 class Engine {
@@ -93,14 +108,14 @@ class Engine {
     return set_trainable(patterns, SetOptions());
   }
   // Not owned; follows the sets from now on.
-  void add_owner(SliceOwner* owner) { owners_.push_back(owner); }
-  void remove_owner(SliceOwner* owner) { std::erase(owners_, owner); }
+  void add_owner(SliceOwner* owner) { context_.owners.push_back(owner); }
+  void remove_owner(SliceOwner* owner) { std::erase(context_.owners, owner); }
   // Where what comes back from the host store is copied, behind the computation.
   SideStream& move_stream() { return context_.moves; }
 
   // Whether backward reduces gradients. Off, they stay whole and grow until a backward with it on:
   // fewer reductions for more memory when accumulating.
-  void set_gradient_sync(bool on) { gradient_sync_ = on; }
+  void set_gradient_sync(bool on);
 
   // Collective: the global gradient norm, whether everything is finite on all ranks, and the sums over
   // ranks of `values` and, behind them, of those that are still `on_device` (losses), in one small
@@ -131,8 +146,8 @@ class Engine {
   // The device repeats, or has repeated, the work of that pass, with gradients that stay in place; here
   // follows what it left behind on the host.
   void repeat_pass(const PassRecord& record);
-  // Collective: whether all ranks say the same word.
-  bool all_ranks_say(std::uint64_t word);
+  // Collective: whether all ranks pass the same word.
+  bool ranks_agree(std::uint64_t word);
 
   // Collective: true when any rank has work. Loops of unequal length stay in step with it:
   //   while (engine->any_rank_has(batch.has_value()))
@@ -141,8 +156,9 @@ class Engine {
   // Collective: takes part in a forward without gradients of the other ranks.
   void empty_forward();
 
-  // Collective: a whole parameter in storage dtype (in 8 bits: the values that are computed with), or its whole gradient (undefined when there is
-  // none). By any of its names; throws ShardError for an unknown one.
+  // Collective: a whole parameter in storage dtype (in 8 bits: the values that are computed with), or its
+  // whole gradient (undefined when there is none). By any of its names; throws ShardError for an unknown
+  // one.
   at::Tensor full_parameter(const std::string& name);
   at::Tensor full_gradient(const std::string& name);
 
@@ -158,38 +174,11 @@ class Engine {
   void reset_memory_peaks();
 
  private:
-  friend class Unit;
-  friend class OperatorWatch;
-
-  void connect();
-  void connect_units();
   // Lists and hooks follow which groups are active.
   void follow_active();
-  void remove_hooks();
   void require_idle(const char* what) const;
   void lay_out_anew(ShardPlan plan, bool reread);
   FlatGroup& group_of(const std::string& name, std::size_t& index);
-
-  // ---- called by units, on the way ----
-  void visit(Unit& unit, Step::Kind kind, std::uint64_t groups);
-  void left(Unit& unit);
-  // Whether some unit's backward is still to come.
-  bool any_call_waits() const;
-  void enter_autocast();
-  void leave_autocast();
-  // Whether nothing that is not whole now comes between here and the unit's own backward.
-  bool next_is_backward_of(const Unit& unit) const;
-  // Whether a forward of another unit in this pass uses the group again.
-  bool used_again(const FlatGroup& group) const;
-  // Whether one of the next steps of the pass uses a group that fits.
-  template <class F>
-  bool any_group_ahead(F&& fits) const;
-  void prefetch();
-  void enter_backward();
-  void finish_backward();
-  void on_gradient(FlatGroup& group, std::size_t index);
-  void reduce(FlatGroup& group);
-  void end_pass();
   // Of each gradient there is; where ranks share a slice, their share of it. Double, on the device.
   at::Tensor gradient_norms() const;
 
@@ -197,23 +186,13 @@ class Engine {
   Policy policy_;
   ShardOptions options_;
   ShardPlan plan_;
-  std::vector<ShardPlan> retired_plans_;  // the ledger refers to names in them
+  std::vector<ShardPlan> retired_plans_;  // the hash of collectives refers to names in them
   Context context_;
   std::vector<std::unique_ptr<FlatGroup>> groups_;
   std::vector<FlatGroup*> trainable_, active_;
-  std::vector<SliceOwner*> owners_;
-  std::vector<std::unique_ptr<Unit>> units_;
-  std::unique_ptr<OperatorWatch> watch_;
-  Schedule schedule_;
-  std::map<std::size_t, Schedule> resting_schedules_;  // by set: each has its own backward
-  std::optional<nn::AutocastScope> autocast_;          // around the outermost forward
-  int forward_depth_ = 0;
-  int backward_task_ = -1;
-  bool gradient_sync_ = true;
-  bool arrivals_due_ = false;  // a set has been activated, and no backward has begun since
-  FlatGroup* reducing_ = nullptr;
+  std::unique_ptr<PassRunner> runner_;
+  std::map<std::size_t, Schedule> inactive_schedules_;  // by set: each has its own backward
   std::uint64_t layout_number_ = 0;
-  std::shared_ptr<Engine*> alive_;  // autograd callbacks may outlive the engine
 };
 
 // Shards a model in place: parameter names, types and the way it is called stay as they are.

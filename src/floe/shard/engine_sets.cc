@@ -1,7 +1,4 @@
 // The engine's part about sets: which groups train, and how that changes.
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -9,29 +6,9 @@
 #include "floe/shard/engine.h"
 #include "floe/shard/group/regroup.h"
 #include "floe/shard/pass/agreement.h"
-#include "floe/shard/pass/operator_watch.h"
-#include "floe/shard/pass/unit.h"
+#include "floe/shard/pass/pass_runner.h"
 
 namespace floe::shard {
-namespace {
-
-// Told by autograd that a parameter's gradient is complete.
-class GradientHook final : public torch::autograd::PostAccumulateGradHook {
- public:
-  explicit GradientHook(std::function<void()> arrived) : arrived_(std::move(arrived)) {}
-  void operator()(const torch::autograd::Variable&) override { arrived_(); }
-
- private:
-  std::function<void()> arrived_;
-};
-
-}  // namespace
-
-void Engine::remove_hooks() {
-  for (FlatGroup* group : active_)
-    for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
-      torch::autograd::impl::set_post_acc_grad_hooks(group->leaf(i), nullptr);
-}
 
 void Engine::follow_active() {
   layout_number_ += 1;
@@ -41,24 +18,18 @@ void Engine::follow_active() {
     if (group->plan().trainable) trainable_.push_back(group.get());
     if (group->plan().active) active_.push_back(group.get());
   }
-  for (FlatGroup* group : active_)
-    for (std::size_t i = 0; i < group->plan().parameters.size(); ++i)
-      torch::autograd::impl::set_post_acc_grad_hooks(
-          group->leaf(i),
-          std::make_unique<GradientHook>([this, group, i] { on_gradient(*group, i); }));
+  runner_->follow(active_);
   for (const PlannedCheckpoint& checkpoint : plan_.checkpointed) {
     const auto parameters = checkpoint.module->parameters();
     checkpoint.slot->trains = std::any_of(parameters.begin(), parameters.end(),
                                           [](const at::Tensor& p) { return p.requires_grad(); });
   }
-  // It knows parameters by their storage, which may be another one now.
-  if (options_.watch_operators) watch_ = std::make_unique<OperatorWatch>(*this);
   context_.pool.set_capacity(plan_.pool_bytes());
   context_.gradient_pool.set_capacity(plan_.held().gradient_buffers);
 }
 
 void Engine::require_idle(const char* what) const {
-  require<ShardError>(forward_depth_ == 0 && backward_task_ == -1 && !any_call_waits(), what,
+  require<ShardError>(runner_->idle(), what,
                       " is called while a forward or backward is under way; call it between steps, "
                       "when the loss and everything else of the last graph is gone");
 }
@@ -69,27 +40,27 @@ void Engine::activate(std::size_t set) {
   require_idle("Engine::activate");
   const std::size_t before = plan_.active_set;
   if (set == before) return;
-  end_pass();
-  for (SliceOwner* owner : owners_)
-    owner->rest(before, set);  // one that refuses does so before the engine has changed
-  watch_.reset();              // it knows storages that may go now
+  runner_->end_pass();
+  for (SliceOwner* owner : context_.owners)
+    owner->deactivate(before, set);  // one that refuses does so before the engine has changed
+  runner_->unfollow();
   clear_gradients();
-  remove_hooks();
-  context_.ledger.add("activate", set, plan_.sets[set].name, 0);
+  context_.collectives.add("activate", set, plan_.sets[set].name, 0);
 
-  resting_schedules_[before] = schedule_;  // of a set that is new, the best guess is the one before
-  if (const auto known = resting_schedules_.find(set); known != resting_schedules_.end())
-    schedule_ = std::move(known->second);
+  Schedule& schedule = runner_->schedule();
+  inactive_schedules_[before] = schedule;  // of a set that is new, the best guess is the one before
+  if (const auto known = inactive_schedules_.find(set); known != inactive_schedules_.end())
+    schedule = std::move(known->second);
 
   const std::vector<FlatGroup*> leaving = active_;
   plan_.activate(set);
   for (FlatGroup* group : leaving)
-    if (!group->plan().active) group->rest();
+    if (!group->plan().active) group->deactivate();
   for (auto& group : groups_)
-    if (group->plan().active && !group->plan().trains_in(before)) group->wake();
+    if (group->plan().active && !group->plan().trains_in(before)) group->activate();
   follow_active();
-  for (SliceOwner* owner : owners_) owner->wake(set);
-  arrivals_due_ = true;
+  for (SliceOwner* owner : context_.owners) owner->activate(set);
+  runner_->announce_backward();
 }
 
 std::size_t Engine::set_trainable(const std::vector<std::string>& patterns, SetOptions options) {
@@ -118,10 +89,9 @@ std::size_t Engine::set_trainable(const std::vector<std::string>& patterns, SetO
       return set;
     }
   check_masters(groups_, plan, options.reread ? options_.source : nullptr);
-  end_pass();
-  watch_.reset();
+  runner_->end_pass();
+  runner_->unfollow();
   clear_gradients();
-  remove_hooks();
   options_ = std::move(wanted);
   lay_out_anew(std::move(plan), options.reread);
   activate(added);
@@ -137,12 +107,12 @@ void Engine::lay_out_anew(ShardPlan plan, bool reread) {
       regroup(std::move(groups_), plan_, context_, reread ? options_.source : nullptr);
   groups_ = std::move(regrouped.groups);
   for (auto& parameter : retired_plans_.back().parameters) parameter.tensor.reset();
-  connect_units();
+  runner_->connect(groups_);
   follow_active();
-  resting_schedules_.clear();
-  schedule_ = {};
+  inactive_schedules_.clear();
+  runner_->schedule() = {};
   const Relayout relayout = regrouped.relayout(was_trainable, trainable_);
-  for (SliceOwner* owner : owners_) owner->relaid(relayout);
+  for (SliceOwner* owner : context_.owners) owner->relayout(relayout);
   for (auto& group : groups_) group->count_references();
   // Before anybody saves what was gathered: it has arrived, or this throws.
   world().read(at::zeros({1}, at::device(context_.device)));

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string_view>
 
-namespace floe::shard {
+#include "floe/shard/states.h"
 
-enum class Phase { idle, forward, backward };
+namespace floe::shard {
 
 struct Event {
   enum class Kind {
@@ -27,13 +27,32 @@ struct Event {
     end_backward,    // the gradients of its inputs are complete
   };
   Kind kind = Kind::gather;
-  Phase phase = Phase::idle;
-  std::string_view unit,
-      group;               // the unit is empty for reductions, the group for forward and backward
-  std::int64_t bytes = 0;  // of the tensor that the collective works on
-  double seconds = 0;      // of the host
+  PassPhase phase = PassPhase::idle;
+  std::string_view unit;                               // empty for reductions
+  std::string_view group;                              // empty for forward and backward
+  std::int64_t bytes = 0;                              // of the tensor that the collective works on
+  double seconds = 0;                                  // of the host
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // of the collective's tensors
 };
+
+constexpr const char* name_of(Event::Kind kind) {
+  switch (kind) {
+    case Event::Kind::gather: return "gather";
+    case Event::Kind::prefetch: return "prefetch";
+    case Event::Kind::begin_wait: return "begin wait";
+    case Event::Kind::wait: return "wait";
+    case Event::Kind::release: return "release";
+    case Event::Kind::keep: return "keep";
+    case Event::Kind::reduce: return "reduce";
+    case Event::Kind::replicate: return "replicate";
+    case Event::Kind::agree: return "agree";
+    case Event::Kind::begin_forward: return "begin forward";
+    case Event::Kind::end_forward: return "end forward";
+    case Event::Kind::begin_backward: return "begin backward";
+    case Event::Kind::end_backward: return "end backward";
+  }
+  return "?";
+}
 
 // Called on the thread that runs the model; must not call back into the engine, except to read
 // Engine::memory and to reset its peaks.
@@ -41,11 +60,9 @@ class Observer {
  public:
   virtual ~Observer() = default;
   virtual void on(const Event& event) = 0;
-  // Whether it only counts: then it can be told of a pass whose device work is replayed (Engine::repeat_pass).
-  // An observer that looks at clocks or memory needs passes that really run, and gets them.
+  // Whether it only counts: then it can be told of a pass whose device work is replayed
+  // (Engine::repeat_pass). An observer of clocks or memory needs passes that really run, and gets them.
   virtual bool only_counts() const { return false; }
 };
-
-const char* name_of(Event::Kind kind);
 
 }  // namespace floe::shard

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "floe/nn/boundary.h"
+#include "floe/shard/strategy.h"
 
 namespace floe::comm {
 class World;
@@ -20,22 +21,6 @@ class TensorSource;
 }
 
 namespace floe::shard {
-
-// How long a rank holds whole parameters, and who holds the slices:
-enum class Strategy {
-  full_shard,     // slices over all ranks; whole only while a unit computes (ZeRO-3)
-  shard_grad_op,  // slices over all ranks; whole from a unit's forward to its backward (ZeRO-2)
-  no_shard,       // every rank holds everything; gradients are averaged (DDP)
-  hybrid,         // slices over `hybrid_shard_size` neighbours, copies across (HSDP)
-};
-const char* name_of(Strategy strategy);
-
-// Where frozen parameters live.
-enum class Residency {
-  sharded,    // as the strategy says
-  resident,   // a whole copy on every rank, never gathered
-  automatic,  // resident as far as `memory_budget_bytes` goes, most traffic saved per byte first
-};
 
 struct MixedPrecision {
   std::optional<c10::ScalarType> param;   // of gathered parameters; null: as they are
@@ -70,7 +55,14 @@ enum class Rest {
   offload,  // into host memory; they come back when the set trains again
   drop,  // the state is forgotten, and the masters with it: both start anew from the stored values
 };
-const char* name_of(Rest rest);
+constexpr const char* name_of(Rest rest) {
+  switch (rest) {
+    case Rest::keep: return "keep";
+    case Rest::offload: return "offload";
+    case Rest::drop: return "drop";
+  }
+  return "?";
+}
 
 // Parameters that train together, in turn with other sets.
 struct ParameterSet {

@@ -13,14 +13,14 @@ class SliceOwner {
   virtual ~SliceOwner() = default;
   // `set` stops training and `next` will: what belongs to the first and not to the second leaves the
   // device, as Rest says. Comes before anything of the next set arrives.
-  virtual void rest(std::size_t set, std::size_t next) = 0;
+  virtual void deactivate(std::size_t set, std::size_t next) = 0;
   // `set` begins to train: what belongs to it takes its place on the device.
-  virtual void wake(std::size_t set) = 0;
-  // The first backward after that begins. What only an update needs comes back behind it: copied earlier
-  // it would keep the first batches from the device.
-  virtual void arrive() {}
+  virtual void activate(std::size_t set) = 0;
+  // The first backward after that begins. What only an update needs is copied back behind it: copied
+  // earlier it would keep the first batches from the device.
+  virtual void prefetch() {}
   // The groups are others now (Engine::set_trainable). Collective.
-  virtual void relaid(const Relayout& relayout) = 0;
+  virtual void relayout(const Relayout& relayout) = 0;
 };
 
 }  // namespace floe::shard

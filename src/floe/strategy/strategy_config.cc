@@ -18,6 +18,24 @@ std::string repeated(const std::vector<std::string>& names) {
   return "";
 }
 
+// "full_shard (ZeRO-3), ... or hybrid (...)".
+std::string strategies_in_words() {
+  std::string words;
+  for (const shard::StrategyEntry& entry : shard::kStrategies)
+    words += str(&entry == &shard::kStrategies.front()  ? ""
+                 : &entry == &shard::kStrategies.back() ? " or "
+                                                        : ", ",
+                 entry.name, " (", entry.help, ")");
+  return words;
+}
+
+std::vector<std::string_view> strategies_with_copies() {
+  std::vector<std::string_view> names;
+  for (const shard::StrategyEntry& entry : shard::kStrategies)
+    if (entry.sliced_over == shard::SlicedOver::neighbours) names.push_back(entry.name);
+  return names;
+}
+
 }  // namespace
 
 void describe(config::Schema<MixedPrecisionConfig>& s) {
@@ -31,8 +49,7 @@ void describe(config::Schema<FrozenConfig>& s) {
   using C = FrozenConfig;
   s.field("residency", &C::residency,
           "Where frozen parameters live: sharded over ranks, a resident copy on each, or as many "
-          "resident "
-          "as the budget holds");
+          "resident as the budget holds");
   s.field("memory_budget", &C::memory_budget,
           "Bytes that resident frozen parameters may take on a rank, for auto")
       .more_than(0);
@@ -42,12 +59,12 @@ void describe(config::Schema<FrozenConfig>& s) {
       "frozen weights of linear layers are stored and gathered in 8 bits, with one scale per row, "
       "and the rest as with null");
   s.check("residency", [](const C& c) {
-    if (c.residency == C::Residency::planned && !c.memory_budget)
+    if (c.residency == shard::Residency::automatic && !c.memory_budget)
       return "is auto, which needs a budget; set memory_budget beside it, such as 40GiB";
     return "";
   });
   s.check("memory_budget", [](const C& c) {
-    if (c.residency != C::Residency::planned && c.memory_budget)
+    if (c.residency != shard::Residency::automatic && c.memory_budget)
       return "has no effect here; set residency: auto beside it, or remove the budget";
     return "";
   });
@@ -63,11 +80,8 @@ void describe(config::Schema<ActivationsConfig>& s) {
 
 void describe(config::Schema<StrategyConfig>& s) {
   using C = StrategyConfig;
-  s.field("sharding", &C::sharding,
-          "full_shard (ZeRO-3), shard_grad_op (ZeRO-2: kept from forward to backward), no_shard "
-          "(DDP) or "
-          "hybrid (shard inside a group of ranks, replicate across)");
-  s.field("hybrid_shard_size", &C::hybrid_shard_size, "Ranks that share one copy under hybrid")
+  s.field("sharding", &C::sharding, strategies_in_words());
+  s.field("hybrid_shard_size", &C::hybrid_shard_size, str("Ranks that share one copy under ", join(strategies_with_copies(), " or ")))
       .at_least(1);
   s.field("units", &C::units, "Module classes whose instances are gathered as one unit")
       .not_empty();

@@ -12,6 +12,7 @@
 
 #include "floe/config/codec.h"
 #include "floe/core/dtype.h"
+#include "floe/shard/strategy.h"
 
 namespace floe {
 namespace config {
@@ -27,19 +28,10 @@ struct MixedPrecisionConfig {
 void describe(config::Schema<MixedPrecisionConfig>& s);
 
 struct FrozenConfig {
-  // sharded: gathered when needed. resident: each rank keeps a full copy. planned ("auto"): the
-  // planner keeps resident what saves most traffic within the budget.
-  enum class Residency { sharded, resident, planned };
-
-  Residency residency = Residency::sharded;
+  shard::Residency residency = shard::Residency::sharded;
   std::optional<config::ByteSize> memory_budget;  // exactly with `auto`
   std::optional<DType> dtype;                     // storage; null = mixed_precision.param
 };
-inline auto enum_names(FrozenConfig::Residency) {
-  using enum FrozenConfig::Residency;
-  return std::to_array<std::pair<std::string_view, FrozenConfig::Residency>>(
-      {{"sharded", sharded}, {"resident", resident}, {"auto", planned}});
-}
 void describe(config::Schema<FrozenConfig>& s);
 
 struct ActivationsConfig {
@@ -57,10 +49,8 @@ inline auto enum_names(ActivationsConfig::Keep) {
 void describe(config::Schema<ActivationsConfig>& s);
 
 struct StrategyConfig {
-  enum class Sharding { full_shard, shard_grad_op, no_shard, hybrid };
-
-  Sharding sharding = Sharding::full_shard;
-  std::int64_t hybrid_shard_size = 8;  // ranks that share one copy under `hybrid`
+  shard::Strategy sharding = shard::Strategy::full_shard;
+  std::int64_t hybrid_shard_size = 8;  // ranks that share one copy, where a strategy has copies
   std::vector<std::string> units{"DecoderLayer", "GatedCrossAttention", "PerceiverResampler",
                                  "ViTBlock"};
   std::vector<std::string> activation_checkpointing;  // units by class; empty: off
@@ -71,14 +61,6 @@ struct StrategyConfig {
   bool cpu_offload = false;
   std::int64_t prefetch = 1;  // units gathered ahead of the one that computes
 };
-inline auto enum_names(StrategyConfig::Sharding) {
-  using enum StrategyConfig::Sharding;
-  return std::to_array<std::pair<std::string_view, StrategyConfig::Sharding>>(
-      {{"full_shard", full_shard},
-       {"shard_grad_op", shard_grad_op},
-       {"no_shard", no_shard},
-       {"hybrid", hybrid}});
-}
 void describe(config::Schema<StrategyConfig>& s);
 
 struct PrecisionConfig {

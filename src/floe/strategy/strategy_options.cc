@@ -9,7 +9,7 @@
 #include "floe/core/error.h"
 #include "floe/nn/module.h"
 
-namespace floe::plan {
+namespace floe::strategy {
 namespace {
 
 // What parameters and gradients can be, and at the end what frozen matrices may be stored in besides.
@@ -21,26 +21,16 @@ constexpr std::array<std::pair<DType, c10::ScalarType>, 6> kTypes{
      {DType::i8, at::kChar},
      {DType::f8_e4m3, at::kFloat8_e4m3fn}}};
 
-shard::Strategy engine_strategy(StrategyConfig::Sharding sharding) {
-  using enum StrategyConfig::Sharding;
-  switch (sharding) {
-    case full_shard: return shard::Strategy::full_shard;
-    case shard_grad_op: return shard::Strategy::shard_grad_op;
-    case no_shard: return shard::Strategy::no_shard;
-    case hybrid: return shard::Strategy::hybrid;
-  }
-  throw ConfigError("strategy.sharding is none of those that the engine has");
-}
-
-shard::Residency engine_residency(FrozenConfig::Residency residency) {
-  using enum FrozenConfig::Residency;
-  switch (residency) {
-    case sharded: return shard::Residency::sharded;
-    case resident: return shard::Residency::resident;
-    case planned: return shard::Residency::automatic;
-  }
-  throw ConfigError("strategy.frozen.residency is none of those that the engine has");
-}
+// Which key says what an option of the engine says.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kKeys{
+    {{"Policy::units", "strategy.units"},
+     {"ShardOptions::hybrid_shard_size", "strategy.hybrid_shard_size"},
+     {"ShardOptions::activation_checkpointing", "strategy.activation_checkpointing"},
+     {"ShardOptions::kept_activations", "strategy.activations"},
+     {"ShardOptions::trainable", "train.trainable"},
+     {"ShardOptions::sets", "phases"},
+     {"FrozenOptions::dtype", "strategy.frozen.dtype"},
+     {"FrozenOptions::memory_budget_bytes", "strategy.frozen.memory_budget"}}};
 
 int small(const char* key, std::int64_t value) {
   require<ConfigError>(value <= std::numeric_limits<int>::max(), key, " is ", value,
@@ -50,15 +40,24 @@ int small(const char* key, std::int64_t value) {
 
 }  // namespace
 
+std::string with_config_keys(std::string message) {
+  for (const auto& [option, key] : kKeys)
+    for (auto at = message.find(option); at != std::string::npos;
+         at = message.find(option, at + key.size()))
+      message.replace(at, option.size(), key);
+  return message;
+}
+
 c10::ScalarType scalar_type_of(DType dtype) {
   for (const auto& [ours, torchs] : kTypes)
     if (ours == dtype) return torchs;
-  throw ConfigError(str("parameters cannot be ", name_of(dtype), "; choose fp32, bf16 or fp16"));
+  throw ConfigError(
+      str("parameters cannot be ", floe::name_of(dtype), "; choose fp32, bf16 or fp16"));
 }
 
 std::string_view name_of(c10::ScalarType dtype) {
   for (const auto& [ours, torchs] : kTypes)
-    if (torchs == dtype) return name_of(ours);
+    if (torchs == dtype) return floe::name_of(ours);
   return c10::toString(dtype);
 }
 
@@ -70,18 +69,24 @@ shard::Policy policy_of(const StrategyConfig& strategy, const torch::nn::Module&
     for (const auto& module : model.modules(/*include_self=*/false))
       classes.insert(nn::class_name(*module));
     std::erase_if(policy.units, [&](const std::string& unit) { return !classes.contains(unit); });
+    for (const auto& module : model.modules(/*include_self=*/false)) {
+      const auto* own = dynamic_cast<const nn::Module*>(module.get());
+      const std::string unit = nn::class_name(*module);
+      if (own && own->is_unit_by_default() && std::ranges::count(policy.units, unit) == 0)
+        policy.units.push_back(unit);
+    }
   }
   return policy;
 }
 
 shard::ShardOptions shard_options_of(const StrategyConfig& strategy) {
   shard::ShardOptions options;
-  options.strategy = engine_strategy(strategy.sharding);
+  options.strategy = strategy.sharding;
   options.hybrid_shard_size = small("strategy.hybrid_shard_size", strategy.hybrid_shard_size);
   options.mixed_precision.param = scalar_type_of(strategy.mixed_precision.param);
   options.mixed_precision.reduce = scalar_type_of(strategy.mixed_precision.reduce);
   options.mixed_precision.buffer = scalar_type_of(strategy.mixed_precision.buffer);
-  options.frozen.residency = engine_residency(strategy.frozen.residency);
+  options.frozen.residency = strategy.frozen.residency;
   if (strategy.frozen.memory_budget)
     options.frozen.memory_budget_bytes = strategy.frozen.memory_budget->bytes;
   if (strategy.frozen.dtype) options.frozen.dtype = scalar_type_of(*strategy.frozen.dtype);
@@ -94,4 +99,4 @@ shard::ShardOptions shard_options_of(const StrategyConfig& strategy) {
   return options;
 }
 
-}  // namespace floe::plan
+}  // namespace floe::strategy

@@ -205,17 +205,17 @@ std::vector<Finding> look_at_machine() {
 }
 
 Finding try_two_ranks() {
-  comm::LaunchOptions options;
+  launch::LaunchOptions options;
   options.command = {"/proc/self/exe", "doctor", "--as-rank"};
   options.num_ranks = 2;
   options.prefix = false;
   // Ranks of a launcher that started this process would confuse those that it starts.
   options.environment = {{"FLOE_LOG", "error"}};
-  const comm::LaunchResult result = comm::launch(options);
+  const launch::LaunchResult result = launch::launch(options);
   if (result.exit_code() == 0)
     return {State::ok, "two ranks", "met over loopback, gathered and reduced the right numbers",
             ""};
-  return {State::problem, "two ranks", comm::describe_failure(result),
+  return {State::problem, "two ranks", launch::describe_failure(result),
           "Look at the network line above; a firewall must let loopback through."};
 }
 

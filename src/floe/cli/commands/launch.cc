@@ -88,8 +88,8 @@ std::string this_program() {
   return {path, static_cast<std::size_t>(length)};
 }
 
-comm::LaunchOptions parse(const Args& args) {
-  comm::LaunchOptions options;
+launch::LaunchOptions parse(const Args& args) {
+  launch::LaunchOptions options;
   options.num_ranks = 0;
   OptionReader reader(args);
   bool other_program = false;
@@ -126,12 +126,12 @@ comm::LaunchOptions parse(const Args& args) {
 }
 
 Exit run(const Args& args) {
-  const comm::LaunchResult result = comm::launch(parse(args));
+  const launch::LaunchResult result = launch::launch(parse(args));
   if (!result.last_stderr.empty() && !result.stop_signal) {
     std::cerr << "last lines of rank " << *result.first_failure << ":\n";
     for (const auto& line : result.last_stderr) std::cerr << "  " << line << "\n";
   }
-  if (result.first_failure) std::cerr << "floe: " << comm::describe_failure(result) << std::endl;
+  if (result.first_failure) std::cerr << "floe: " << launch::describe_failure(result) << std::endl;
   return static_cast<Exit>(result.exit_code());
 }
 

@@ -56,7 +56,7 @@ const std::string& help() {
 
 // A launcher that kills the ranks before they are done saving.
 void warn_of_short_grace(double needed_s) {
-  const char* text = std::getenv(comm::kGraceVariable);
+  const char* text = std::getenv(launch::kGraceVariable);
   const char* rank = std::getenv("RANK");
   const bool first = !rank || std::string_view(rank) == "0";
   const double given_s = text ? std::atof(text) : 0;
@@ -79,7 +79,7 @@ Exit run(const Args& args) {
     return Exit::done;
   }
   warn_of_short_grace(loaded.config.run.stop_grace_s);
-  diag::MemoryCounter::install();
+  diagnostics::MemoryCounter::install();
   train::RunSignals& signals = signals_of_a_run();
   const auto world = train::join_world(loaded.config.dist);
   return static_cast<Exit>(comm::guarded(*world, [&] {

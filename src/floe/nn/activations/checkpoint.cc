@@ -10,18 +10,21 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include "floe/core/error.h"
 #include "floe/nn/activations/kept_products.h"
-#include "floe/nn/autocast.h"
 
 namespace floe::nn {
 namespace {
 
 thread_local int recompute_depth = 0;
+
+// Of NothingRandom. Backward runs on autograd's own threads, so this is no thread's own.
+std::atomic<int> promises{0};
 
 using Listeners = std::vector<std::pair<const void*, std::function<void()>>>;
 
@@ -46,7 +49,7 @@ class RandomState {
     RandomState state;
     state.device_ = device;
     state.cpu_ = state_of(at::detail::getDefaultCPUGenerator());
-    if (!device.is_cpu() && !nothing_random())
+    if (!device.is_cpu() && promises.load() == 0)
       state.accelerator_ = state_of(at::globalContext().defaultGenerator(device));
     return state;
   }
@@ -256,6 +259,9 @@ const at::Tensor& no_tensor() {
   static const at::Tensor none = at::empty({0});
   return none;
 }
+
+NothingRandom::NothingRandom() { promises.fetch_add(1); }
+NothingRandom::~NothingRandom() { promises.fetch_sub(1); }
 
 bool recomputing() { return recompute_depth > 0; }
 

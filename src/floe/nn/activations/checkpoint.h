@@ -59,6 +59,18 @@ class FirstRun {
 // True while this thread runs a forward again for backward.
 bool recomputing();
 
+// A promise, on all threads while one lives: forwards draw no random numbers of an accelerator. A
+// recomputation repeats the random numbers of the first run, for which it keeps the generator's state;
+// while a stream is being recorded that state cannot be asked for, and where nothing is dropped out,
+// nobody needs it.
+class NothingRandom {
+ public:
+  NothingRandom();
+  ~NothingRandom();
+  NothingRandom(const NothingRandom&) = delete;
+  NothingRandom& operator=(const NothingRandom&) = delete;
+};
+
 // `listener` is called when a backward meets a recomputation, before it, still inside that backward.
 void add_recompute_listener(const void* owner, std::function<void()> listener);
 void remove_recompute_listener(const void* owner);

@@ -3,7 +3,6 @@
 
 #include <c10/core/Device.h>
 
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,6 +12,8 @@
 #include "floe/shard/observer.h"
 #include "floe/shard/options.h"
 #include "floe/shard/pass/collective_hash.h"
+#include "floe/shard/slice_owner.h"
+#include "floe/shard/states.h"
 
 namespace floe::shard {
 
@@ -31,29 +32,29 @@ struct Context {
   BufferPool gradient_pool;  // unsharded gradients
   SideStream side;           // collectives
   SideStream moves;          // copies from the host store: no gather waits for them
-  Ledger ledger;
-  Phase phase = Phase::idle;
+  CollectiveHash collectives;
+  PassPhase phase = PassPhase::idle;
   bool gradients_stay = false;             // see Engine::keep_gradients_in_place
   bool measure_gradients = false;          // see Engine::measure_local_gradients
   std::vector<at::Tensor> gradient_norms;  // of what this rank gave to reductions
   std::vector<Observer*> observers;
-  // Whether the rest of the pass will ask for a buffer of that size.
-  std::function<bool(std::int64_t bytes)> parameter_buffer_ahead, gradient_buffer_ahead;
+  std::vector<SliceOwner*> owners;
+  const BufferForecast* forecast = nullptr;  // set before the first pass
 
   // The phase is filled in here.
-  void tell(Event event) const {
+  void emit(Event event) const {
     if (observers.empty()) return;
     event.phase = phase;
     for (Observer* observer : observers) observer->on(event);
   }
-  void tell(Event::Kind kind, std::string_view unit, std::string_view group, std::int64_t bytes,
+  void emit(Event::Kind kind, std::string_view unit, std::string_view group, std::int64_t bytes,
             double seconds = 0) const {
-    tell({.kind = kind, .unit = unit, .group = group, .bytes = bytes, .seconds = seconds});
+    emit({.kind = kind, .unit = unit, .group = group, .bytes = bytes, .seconds = seconds});
   }
   // Of a collective that works on this tensor.
-  void tell(Event::Kind kind, std::string_view unit, std::string_view group,
+  void emit(Event::Kind kind, std::string_view unit, std::string_view group,
             const at::Tensor& tensor) const {
-    tell({.kind = kind,
+    emit({.kind = kind,
           .unit = unit,
           .group = group,
           .bytes = static_cast<std::int64_t>(tensor.nbytes()),

@@ -40,7 +40,7 @@ void fill_rows(FlatGroup& group, const Piece& piece, const Read& read) {
       throw DataError(str("parameter '", parameter.name, "' has a value that is not finite in row ",
                           row + infinite.to(at::kByte).argmax().item<std::int64_t>(),
                           ", which 8 bits cannot hold; repair the weights, or leave "
-                          "strategy.frozen.dtype out"));
+                          "FrozenOptions::dtype out"));
     store_rows(group, piece, row, codes);
   }
 }
@@ -61,7 +61,7 @@ void check_source(const ShardPlan& plan, const ShardOptions& options) {
     if (info && info->shape != parameter.shape)
       defects.push_back(str("'", parameter.name, "' has shape [", join(info->shape),
                             "] in the file and [", join(parameter.shape), "] in the model"));
-    if (!info && !parameter.init && nn::is_hollow(parameter.tensor))
+    if (!info && !parameter.init && nn::is_deferred(parameter.tensor))
       defects.push_back(str(
           "'", parameter.name,
           "' is in no file and has no initial values: add it to the source, or register it with an "
@@ -99,7 +99,7 @@ void fill_group(FlatGroup& group, const ShardOptions& options) {
     fill_piece(group, piece, [&](std::int64_t first, at::Tensor out) {
       if (info)
         nn::read_elements(*options.source, *info, first, out);
-      else if (nn::is_hollow(parameter.tensor))
+      else if (nn::is_deferred(parameter.tensor))
         nn::fill(*parameter.init, options.seed, parameter.name, first, out);
       else
         out.copy_(parameter.tensor.detach().reshape({-1}).narrow(0, first, out.numel()));

@@ -1,14 +1,10 @@
 #include "floe/shard/group/flat_group.h"
 
-#include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
-#include <optional>
 #include <utility>
 
 #include "floe/core/error.h"
@@ -17,16 +13,6 @@
 
 namespace floe::shard {
 namespace {
-
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 // A one-dimensional tensor over a storage that has its size but no memory.
 at::Tensor storage_without_memory(std::int64_t numel, c10::ScalarType dtype, c10::Device device) {
@@ -46,22 +32,28 @@ FlatGroup::FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& 
       whole_plan_(&whole),
       context_(context),
       mesh_(context.world->mesh(plan.shard_size)),
-      shard_rank_(mesh_.shard->rank()) {
+      shard_rank_(mesh_.shard->rank()),
+      gradients_(*this, context, mesh_) {
   const at::AutoGradMode grad_off(false);
   shard_ = at::empty({plan_->eight_bit() ? plan_->shard_bytes() : plan_->layout.shard_numel()},
                      shard_options());
   // Also of a set that drops its masters: what the files say is not forgotten before it has trained.
   if (plan_->masters_away())
-    masters_ = MovingSlice(
+    masters_ = OffloadableSlice(
         nn::store_empty(plan_->layout.shard_numel(), plan_->master_dtype, context_.device),
         /*stored=*/true);
-  filled_.assign(plan_->parameters.size(), false);
-  arrived_ = filled_;
 }
 
 FlatGroup::~FlatGroup() {
   gather_ = {};
   if (buffer_.defined()) attach(nullptr);  // the model may outlive the engine, its buffers do not
+}
+
+void FlatGroup::enter(GroupState next) {
+  require<ShardError>(may_follow(state_, next), "group '", name(), "' is ", name_of(state_),
+                      " and cannot become ", name_of(next),
+                      "; after a failure call Engine::abandon before the next pass");
+  state_ = next;
 }
 
 const PlannedParameter& FlatGroup::parameter(std::size_t index) const {
@@ -87,7 +79,7 @@ void FlatGroup::make_views() {
   flat_ = plan_->in_place() ? shard_
                             : storage_without_memory(plan_->layout.padded_numel(),
                                                      plan_->param_dtype, context_.device);
-  state_ = plan_->in_place() ? State::whole : State::released;
+  enter(plan_->in_place() ? GroupState::in_place : GroupState::sliced);
   for (std::size_t i = 0; i < plan_->parameters.size(); ++i) {
     at::Tensor leaf = this->leaf(i);
     leaf.set_data(
@@ -123,22 +115,22 @@ void FlatGroup::values_changed() {
   shard_.copy_(masters_.values());
 }
 
-void FlatGroup::rest() {
+void FlatGroup::deactivate() {
   if (plan_->masters_away()) {
     const at::AutoGradMode grad_off(false);
     const at::Tensor masters = std::exchange(shard_, shard_.to(plan_->storage_dtype));
     if (plan_->rest == Rest::offload) {
-      masters_ = MovingSlice(masters);
+      masters_ = OffloadableSlice(masters);
       masters_.store();
     }
     make_views();
   }
-  gradient_place_ = at::Tensor();
+  gradients_.forget_memory();
   set_trainable(false);
   count_references();
 }
 
-void FlatGroup::wake() {
+void FlatGroup::activate() {
   const at::AutoGradMode grad_off(false);
   if (shard_.scalar_type() != plan_->storage_dtype) {
     if (masters_.defined()) {
@@ -165,7 +157,8 @@ void FlatGroup::rebind(std::size_t id, const PlannedGroup& plan, const ShardPlan
 
 void FlatGroup::forget_values() {
   accumulators_.clear();
-  shard_ = flat_ = gradient_place_ = at::Tensor();
+  gradients_.forget_memory();
+  shard_ = flat_ = at::Tensor();
   masters_.drop();
 }
 
@@ -180,15 +173,15 @@ void FlatGroup::attach(void* data) {
 }
 
 void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
-  if (state_ != State::released) return;
+  if (state_ != GroupState::sliced) return;
   const at::AutoGradMode grad_off(false);
   buffer_ = context_.pool.take(plan_->gathered_bytes());
   attach(buffer_.mutable_data_ptr());
   if (plan_->staging_bytes() > 0) staging_ = context_.pool.take(plan_->staging_bytes());
-  state_ = State::gathering;
+  enter(GroupState::gathering);
   if (plan_->shard_size > 1) {
-    context_.ledger.add("gather", id_, plan_->name, plan_->moved_bytes());
-    context_.tell({.kind = ahead ? Event::Kind::prefetch : Event::Kind::gather,
+    context_.collectives.add("gather", id_, plan_->name, plan_->moved_bytes());
+    context_.emit({.kind = ahead ? Event::Kind::prefetch : Event::Kind::gather,
                    .unit = unit,
                    .group = plan_->name,
                    .bytes = plan_->moved_bytes(),
@@ -223,21 +216,19 @@ void FlatGroup::make_values() {
 void FlatGroup::give_back_staging() {
   if (!staging_.defined()) return;
   context_.pool.give_back(std::move(staging_),
-                          context_.parameter_buffer_ahead(plan_->staging_bytes()));
+                          context_.forecast->parameter_buffer_ahead(plan_->staging_bytes()));
   staging_ = at::Tensor();
 }
 
 void FlatGroup::finish_gather(std::string_view unit) {
-  if (state_ != State::gathering) return;
-  if (plan_->shard_size > 1) context_.tell(Event::Kind::begin_wait, unit, plan_->name, 0);
-  const Stopwatch watch;
-  gather_.wait();
+  if (state_ != GroupState::gathering) return;
+  if (plan_->shard_size > 1) context_.emit(Event::Kind::begin_wait, unit, plan_->name, 0);
+  const double seconds = gather_.timed_wait();
   give_back_staging();
-  state_ = State::whole;
+  enter(GroupState::gathered);
   // Handles that were alive when the model was sharded may have gone since.
   references_at_rest_ = std::min(references_at_rest_, references());
-  if (plan_->shard_size > 1)
-    context_.tell(Event::Kind::wait, unit, plan_->name, 0, watch.seconds());
+  if (plan_->shard_size > 1) context_.emit(Event::Kind::wait, unit, plan_->name, 0, seconds);
 }
 
 void FlatGroup::drop(std::string_view unit, bool again_soon) {
@@ -247,19 +238,12 @@ void FlatGroup::drop(std::string_view unit, bool again_soon) {
 
 void FlatGroup::reset() noexcept {
   holds_ = 0;
-  try {
-    finish_reduce();
-  } catch (const std::exception& e) {
-    log::debug("given up: ", e.what());
-  }
+  gradients_.reset();
   try {
     release("");
   } catch (const std::exception& e) {
     log::debug("given up: ", e.what());
   }
-  close_gradient_buffer();
-  gradient_ = reduced_ = at::Tensor();
-  gradient_reduced_ = dirty_ = false;
 }
 
 void FlatGroup::drop_unused() {
@@ -267,7 +251,7 @@ void FlatGroup::drop_unused() {
 }
 
 void FlatGroup::release(std::string_view unit) {
-  if (plan_->in_place() || state_ == State::released) return;
+  if (state_ == GroupState::sliced || state_ == GroupState::in_place) return;
   std::exception_ptr failure;  // a gather that failed is released all the same
   try {
     gather_.wait();
@@ -277,18 +261,18 @@ void FlatGroup::release(std::string_view unit) {
   give_back_staging();
   attach(nullptr);
   context_.pool.give_back(std::move(buffer_),
-                          context_.parameter_buffer_ahead(plan_->gathered_bytes()));
+                          context_.forecast->parameter_buffer_ahead(plan_->gathered_bytes()));
   buffer_ = at::Tensor();
-  state_ = State::released;
+  enter(GroupState::sliced);
   if (plan_->shard_size > 1)
-    context_.tell(Event::Kind::release, unit, plan_->name, plan_->gathered_bytes());
+    context_.emit(Event::Kind::release, unit, plan_->name, plan_->gathered_bytes());
   if (failure) std::rethrow_exception(failure);
 }
 
 std::int64_t FlatGroup::references() const {
   auto count = static_cast<std::int64_t>(flat_.storage().use_count());
-  // While the group is released its parameters stand on the other storage; they count all the same.
-  if (state_ == State::released) count += static_cast<std::int64_t>(plan_->parameters.size());
+  // While the group is sliced its parameters stand on the other storage; they count all the same.
+  if (state_ == GroupState::sliced) count += static_cast<std::int64_t>(plan_->parameters.size());
   for (std::size_t i = 0; i < plan_->parameters.size(); ++i)
     count += static_cast<std::int64_t>(leaf(i).use_count());
   return count;
@@ -298,7 +282,7 @@ at::Tensor FlatGroup::gathered(const at::Tensor& slice, const char* what) {
   if (plan_->shard_size == 1) return slice.to(context_.device, slice.scalar_type(), false, true);
   const at::Tensor on_device = slice.to(context_.device);
   at::Tensor whole = at::empty({plan_->shard_size * slice.numel()}, on_device.options());
-  context_.ledger.add(what, id_, plan_->name, static_cast<std::int64_t>(whole.nbytes()));
+  context_.collectives.add(what, id_, plan_->name, static_cast<std::int64_t>(whole.nbytes()));
   mesh_.shard->all_gather(whole, on_device, plan_->name).wait();
   return whole;
 }
@@ -320,174 +304,7 @@ at::Tensor FlatGroup::gather_stored() {
 
 at::Tensor FlatGroup::gather_gradient() {
   const at::AutoGradMode grad_off(false);
-  return gradient_.defined() ? gathered(gradient_, "gather gradient") : at::Tensor();
-}
-
-// ---- gradients ----
-
-bool FlatGroup::gradient_in_place() const {
-  return plan_->shard_size == 1 && plan_->reduce_dtype == plan_->storage_dtype &&
-         shard_.device() == context_.device;
-}
-
-at::Tensor FlatGroup::gradient_memory() {
-  if (context_.gradients_stay && gradient_place_.defined()) return gradient_place_;
-  const at::Tensor memory = at::empty({plan_->layout.shard_numel()}, shard_.options());
-  if (context_.gradients_stay) gradient_place_ = memory;
-  return memory;
-}
-
-std::int64_t FlatGroup::gradient_bytes() const {
-  const at::Tensor& memory = gradient_.defined() ? gradient_ : gradient_place_;
-  return memory.defined() ? static_cast<std::int64_t>(memory.nbytes()) : 0;
-}
-
-void FlatGroup::set_gradient_state(const GradientState& state) {
-  gradient_ = state.arrived ? gradient_memory() : at::Tensor();
-  gradient_reduced_ = state.reduced;
-}
-
-void FlatGroup::open_gradient_buffer() {
-  if (unreduced_.defined()) return;
-  if (gradient_in_place() && !gradient_reduced_) {
-    if (!gradient_.defined()) gradient_ = gradient_memory();
-    unreduced_ = gradient_;
-  } else {
-    unreduced_buffer_ = context_.gradient_pool.take(plan_->gradient_bytes());
-    unreduced_ = unreduced_buffer_.narrow(0, 0, plan_->gradient_bytes()).view(plan_->reduce_dtype);
-  }
-  const std::int64_t padding = plan_->layout.padded_numel() - plan_->layout.numel();
-  if (padding > 0) unreduced_.narrow(0, plan_->layout.numel(), padding).zero_();
-}
-
-bool FlatGroup::take_over(const at::Tensor& gradient) {
-  if (plan_->parameters.size() != 1 || unreduced_.defined() ||
-      plan_->layout.padded_numel() != plan_->layout.numel() ||
-      gradient.scalar_type() != plan_->reduce_dtype || !gradient.is_contiguous())
-    return false;
-  if (gradient_in_place() && (gradient_.defined() || context_.gradients_stay)) return false;
-  // An all-reduce writes, and this gradient may share memory with one that is still on its way.
-  if (plan_->shard_size == 1 && plan_->replicas > 1) return false;
-  unreduced_ = gradient.view({-1});
-  if (gradient_in_place()) gradient_ = unreduced_;
-  return true;
-}
-
-void FlatGroup::close_gradient_buffer() {
-  unreduced_ = at::Tensor();
-  if (unreduced_buffer_.defined())
-    context_.gradient_pool.give_back(std::move(unreduced_buffer_),
-                                     context_.gradient_buffer_ahead(plan_->gradient_bytes()));
-  unreduced_buffer_ = at::Tensor();
-  filled_.assign(filled_.size(), false);
-}
-
-void FlatGroup::begin_backward() {
-  arrived_.assign(arrived_.size(), false);
-  num_arrived_ = 0;
-}
-
-bool FlatGroup::accumulate(std::size_t index) {
-  const at::AutoGradMode grad_off(false);
-  at::Tensor leaf = this->leaf(index);
-  at::Tensor& gradient = leaf.mutable_grad();
-  if (!gradient.defined()) return false;
-  // A second arrival in one backward (a recomputed unit that ran twice) must not write into what is
-  // being reduced.
-  finish_reduce();
-  if (take_over(gradient)) {
-    gradient.reset();
-    filled_[index] = arrived_[index] = dirty_ = true;
-    num_arrived_ = 1;
-    return true;
-  }
-  open_gradient_buffer();
-  at::Tensor place = unreduced_.narrow(0, plan_->layout.offset(index), plan_->layout.numel(index))
-                         .view(parameter(index).shape);
-  if (filled_[index])
-    place.add_(gradient);
-  else
-    place.copy_(gradient);
-  gradient.reset();
-  filled_[index] = true;
-  dirty_ = true;
-  if (arrived_[index]) return false;
-  arrived_[index] = true;
-  num_arrived_ += 1;
-  return complete();
-}
-
-void FlatGroup::begin_reduce() {
-  const at::AutoGradMode grad_off(false);
-  dirty_ = false;
-  for (std::size_t i = 0; i < filled_.size(); ++i)
-    if (!filled_[i]) unreduced_.narrow(0, plan_->layout.offset(i), plan_->layout.numel(i)).zero_();
-  filled_.assign(filled_.size(), true);
-  if (context_.measure_gradients)
-    context_.gradient_norms.push_back(at::linalg_vector_norm(unreduced_, 2, std::nullopt, false,
-                                                             at::toOpMathType(plan_->reduce_dtype))
-                                          .to(at::kDouble));
-  // Alone, the buffer is the gradient: further micro-steps add to it.
-  if (plan_->shard_size == 1 && plan_->replicas == 1 && gradient_in_place()) return;
-
-  const bool sliced = plan_->shard_size > 1;
-  const std::int64_t slice_bytes = plan_->layout.shard_numel() *
-                                   static_cast<std::int64_t>(c10::elementSize(plan_->reduce_dtype));
-  if (sliced) {
-    context_.ledger.add("reduce-scatter", id_, plan_->name, plan_->gradient_bytes());
-    context_.tell(Event::Kind::reduce, "", plan_->name, unreduced_);
-    const bool straight = !gradient_.defined() && plan_->reduce_dtype == plan_->storage_dtype &&
-                          shard_.device() == context_.device;
-    reduced_ = straight ? gradient_memory()
-                        : at::empty({plan_->layout.shard_numel()}, unreduced_.options());
-    if (straight) gradient_ = reduced_;
-  } else {
-    reduced_ = unreduced_;
-  }
-  if (plan_->replicas > 1) {
-    context_.ledger.add("all-reduce", id_, plan_->name, slice_bytes);
-    context_.tell(sliced ? Event::Kind::replicate : Event::Kind::reduce, "", plan_->name, reduced_);
-  }
-  reduction_ = context_.side.run([&]() -> comm::Work {
-    comm::Work work;
-    if (sliced)
-      work = mesh_.shard->reduce_scatter(reduced_, unreduced_, comm::Reduce::average, plan_->name);
-    if (plan_->replicas > 1) {
-      work.wait();
-      work = mesh_.replicate->all_reduce(reduced_, comm::Reduce::average, plan_->name);
-    }
-    return work;
-  });
-}
-
-void FlatGroup::finish_reduce() {
-  if (!reduction_.pending()) return;
-  const at::AutoGradMode grad_off(false);
-  context_.tell(Event::Kind::begin_wait, "", plan_->name, 0);
-  const Stopwatch watch;
-  reduction_.wait();
-  context_.tell(Event::Kind::wait, "", plan_->name, 0, watch.seconds());
-  if (!gradient_.defined() && context_.gradients_stay) {
-    gradient_ = gradient_memory();
-    gradient_.copy_(reduced_);
-  } else if (!gradient_.defined()) {
-    gradient_ = reduced_.to(shard_.device(), shard_.scalar_type());
-    if (unreduced_buffer_.defined() && gradient_.is_alias_of(unreduced_buffer_))
-      gradient_ = gradient_.clone();
-  } else if (!gradient_.is_alias_of(reduced_)) {
-    gradient_.add_(reduced_.to(gradient_.device()));
-  }
-  gradient_reduced_ = true;
-  reduced_ = at::Tensor();
-  close_gradient_buffer();
-}
-
-void FlatGroup::clear_gradient() {
-  finish_reduce();
-  close_gradient_buffer();
-  gradient_ = at::Tensor();
-  gradient_reduced_ = false;
-  dirty_ = false;
+  return gradient().defined() ? gathered(gradient(), "gather gradient") : at::Tensor();
 }
 
 }  // namespace floe::shard

@@ -1,5 +1,5 @@
-// One group at run time: a slice of a flat buffer, the buffer itself while it is whole, and the
-// gradients on their way from whole to slice.
+// One group at run time: a slice of a flat buffer, and the buffer itself while it is gathered. GroupState
+// says what is held when; the group's gradient has a file of its own.
 //
 // Note [Zero copy]
 // The parameters are leaf tensors that view one persistent storage. Gathering puts a pool buffer
@@ -16,16 +16,10 @@
 // graph that is still alive, a handle of the user's) makes them be gathered needlessly; it has to be
 // there on all ranks or on none.
 //
-// Note [Gradients]
-// A gradient that autograd has finished is moved into its place in a flat buffer of the reduction's
-// dtype at once and forgotten by the parameter (a group of one parameter takes it over as it is). When the last parameter of the group has arrived, the
-// buffer is the reduce-scatter's input. At most one reduction is under way while the next buffer
-// fills. Where nothing is sliced and dtypes agree, the buffer is the gradient itself.
-//
 // Note [Masters that are away]
-// A group that rests is gathered from slices of the gathered dtype when its masters have left the device
-// (Rest): it then takes the memory of a frozen group. The masters lie in the host store, or are forgotten;
-// what has never trained keeps those that were read from the files until it does.
+// A group that does not train is gathered from slices of the gathered dtype when its masters have left the
+// device (Rest): it then takes the memory of a frozen group. The masters lie in the host store, or are
+// forgotten; what has never trained keeps those that were read from the files until it does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,8 +30,10 @@
 #include <vector>
 
 #include "floe/shard/group/context.h"
-#include "floe/shard/group/offloadable_shard.h"
+#include "floe/shard/group/gradient.h"
+#include "floe/shard/group/offloadable_slice.h"
 #include "floe/shard/plan/plan.h"
+#include "floe/shard/states.h"
 
 namespace floe::shard {
 
@@ -78,29 +74,27 @@ class FlatGroup {
 
   // ---- sets: the plan says already what the group is to be (ShardPlan::activate) ----
   // Stops training: no gradients from now on; masters leave, if they are to.
-  void rest();
+  void deactivate();
   // Begins to train. The compute stream waits for the masters: the next gather reads them.
-  void wake();
+  void activate();
   // Another plan says the same about it.
   void rebind(std::size_t id, const PlannedGroup& plan, const ShardPlan& whole);
   // Gives up the slices of a group that others have taken over.
   void forget_values();
   // Counts again who refers to the parameters while nothing computes.
   void count_references() { references_at_rest_ = references(); }
-  // This rank's slice of the reduced gradient; undefined when none has arrived since `clear_gradient`.
-  const at::Tensor& gradient() const { return gradient_; }
   std::vector<Piece> pieces() const { return plan_->layout.pieces(shard_rank_); }
 
   // ---- gathering. Collective over the shard group where it is sliced. ----
-  bool whole() const { return state_ != State::released; }
+  GroupState state() const { return state_; }
   bool held() const { return holds_ > 0; }
-  // Begins the all-gather unless the group is whole already.
+  // Begins the all-gather if the group is sliced.
   void begin_gather(std::string_view unit, bool ahead);
   // Waits for it; the parameters may be used now.
   void finish_gather(std::string_view unit);
-  // Whole as long as somebody holds it.
+  // It stays gathered as long as somebody holds it.
   void hold() { holds_ += 1; }
-  // `again_soon`: another unit of this pass uses it, so it stays whole without a holder.
+  // `again_soon`: another unit of this pass uses it, so it stays gathered without a holder.
   void drop(std::string_view unit, bool again_soon = false);
   // Gives up what was gathered ahead and never used.
   void drop_unused();
@@ -118,36 +112,14 @@ class FlatGroup {
   // Of any slice with this layout; the result is on the device.
   at::Tensor gather_slice(const at::Tensor& slice) { return gathered(slice, "gather slices"); }
 
-  // ---- gradients ----
-  // Called when autograd has finished the gradient of parameter `index`. True when it was the last.
-  bool accumulate(std::size_t index);
-  // Something arrived since the last reduction.
-  bool has_unreduced() const { return dirty_; }
-  // Every parameter has received its gradient in this backward.
-  bool complete() const { return num_arrived_ == plan_->parameters.size(); }
-  void begin_backward();
-  // Collective over the group's mesh: parameters without a gradient count as zero.
-  void begin_reduce();
-  void finish_reduce();
-  bool reducing() const { return reduction_.pending(); }
-  bool reduced() const { return reduction_.done(); }
-  void clear_gradient();
-
-  // What a backward finds and leaves, apart from values (Engine::repeat_pass).
-  struct GradientState {
-    bool arrived = false;  // there is a gradient
-    bool reduced = false;  // it holds a finished reduction
-    bool operator==(const GradientState&) const = default;
-  };
-  GradientState gradient_state() const { return {gradient_.defined(), gradient_reduced_}; }
-  // With gradients that stay in place only: their memory holds that state already.
-  void set_gradient_state(const GradientState& state);
-  // Of the gradient slice, also while it is kept for the next one.
-  std::int64_t gradient_bytes() const;
+  // ---- its gradient, while it trains ----
+  GroupGradient& gradients() { return gradients_; }
+  const GroupGradient& gradients() const { return gradients_; }
+  // This rank's slice of the reduced gradient; undefined when none has arrived since it was cleared.
+  const at::Tensor& gradient() const { return gradients_.slice(); }
 
  private:
-  enum class State { released, gathering, whole };
-
+  void enter(GroupState next);
   at::TensorOptions shard_options() const;
   // Makes the parameters views of `flat_`, new where it is to be another one.
   void make_views();
@@ -159,14 +131,6 @@ class FlatGroup {
   void make_values();
   void give_back_staging();
   void release(std::string_view unit);
-  // The gradient buffer is the gradient: nothing is sliced, dtypes agree.
-  bool gradient_in_place() const;
-  // Memory for a gradient slice: new, or, where gradients stay in place, always the same.
-  at::Tensor gradient_memory();
-  void open_gradient_buffer();
-  // Makes the gradient itself the buffer, where it has its size, dtype and layout.
-  bool take_over(const at::Tensor& gradient);
-  void close_gradient_buffer();
   at::Tensor gathered(const at::Tensor& slice, const char* what);
 
   std::size_t id_;
@@ -177,28 +141,18 @@ class FlatGroup {
   int shard_rank_;
 
   at::Tensor shard_;
-  MovingSlice masters_;      // in the store, while they are apart from `shard_`
-  at::Tensor flat_;          // [padded] over the persistent storage
-  c10::Storage unreadable_;  // under the parameters while the group is released
+  OffloadableSlice masters_;  // in the store, while they are apart from `shard_`
+  at::Tensor flat_;           // [padded] over the persistent storage
+  c10::Storage unreadable_;   // under the parameters while the group is sliced
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   std::int64_t references_at_rest_ = 0;
-  State state_ = State::released;
-  int holds_ = 0;
+  GroupState state_ = GroupState::sliced;
+  int holds_ = 0;       // how many calls of units need it gathered
   at::Tensor buffer_;   // from the pool, under the storage
   at::Tensor staging_;  // from the pool: codes and scales until the values are made
   SideOp gather_;
 
-  at::Tensor gradient_;          // [shard_numel], storage dtype
-  at::Tensor gradient_place_;    // its memory, where gradients stay in place
-  at::Tensor unreduced_;         // [padded], reduce dtype
-  at::Tensor unreduced_buffer_;  // from the gradient pool; undefined when in place
-  std::vector<bool> filled_;     // which parameters have a value in `unreduced_`
-  std::vector<bool> arrived_;    // ... received one in this backward
-  std::size_t num_arrived_ = 0;
-  bool dirty_ = false;
-  bool gradient_reduced_ = false;  // `gradient_` holds a finished reduction
-  SideOp reduction_;
-  at::Tensor reduced_;  // the reduction's output
+  GroupGradient gradients_;
 };
 
 }  // namespace floe::shard

@@ -17,6 +17,17 @@
 
 namespace floe::shard {
 
+// What a pool asks about the rest of the pass, to decide whether a buffer that comes back is kept. No is
+// always right: it costs an allocation, never memory.
+class BufferForecast {
+ public:
+  virtual ~BufferForecast() = default;
+  // Whether one of the next units will ask for a buffer of that size for its parameters, ...
+  virtual bool parameter_buffer_ahead(std::int64_t bytes) const = 0;
+  // ... or for its gradients.
+  virtual bool gradient_buffer_ahead(std::int64_t bytes) const = 0;
+};
+
 class BufferPool {
  public:
   BufferPool(std::string name, c10::Device device, std::int64_t capacity_bytes);

@@ -3,6 +3,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <chrono>
 #include <utility>
 
 namespace floe::shard {
@@ -16,6 +17,12 @@ void SideOp::wait() {
     done_->block(guard.getStream(done_->device()));
     done_.reset();
   }
+}
+
+double SideOp::timed_wait() {
+  const auto start = std::chrono::steady_clock::now();
+  wait();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 SideStream::SideStream(c10::Device device) : device_(device) {

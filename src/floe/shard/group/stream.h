@@ -32,6 +32,8 @@ class SideOp {
   }
   // Makes the compute stream (or, on the CPU, the caller) wait for the result.
   void wait();
+  // The same; how many seconds that took on the host.
+  double timed_wait();
   bool pending() const { return pending_; }
   // Pending, and known to be over: `wait` costs nothing.
   bool done() const { return pending_ && !done_ && work_.done(); }

@@ -42,8 +42,8 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-// A new place on the blackboard for every report, so that none reads what an earlier one left.
-std::string next_board() {
+// New keys in the store for every report, so that none reads what an earlier one left.
+std::string next_prefix() {
   static std::atomic<int> count{0};
   return str("report/", count.fetch_add(1), "/");
 }
@@ -86,46 +86,46 @@ std::vector<std::string> agreed_lines(const ShardPlan& plan, const ShardOptions&
 
 void compare_plans(const std::vector<std::string>& lines, comm::World& world) {
   if (world.backend() == comm::Backend::fake) return;
-  Ledger digest;
+  CollectiveHash digest;
   Hash64 hash;
   for (const auto& line : lines) hash.add(line);
   const std::string name = "plan";
   digest.add("plan", hash.value(), name, 0);
   const auto words = digest.words();
   const auto sums = sum_over_ranks({words.begin(), words.end()}, world, "compare plans");
-  if (Ledger::agrees(sums.data(), world.size())) return;
+  if (CollectiveHash::agrees(sums.data(), world.size())) return;
 
-  const std::string board = next_board();
-  world.publish(str(board, world.rank()), join(lines, "\n"));
+  const std::string prefix = next_prefix();
+  world.publish(str(prefix, world.rank()), join(lines, "\n"));
   std::string difference;
   for (int other = 0; other < world.size() && difference.empty(); ++other) {
     if (other == world.rank()) continue;
-    if (const auto text = world.lookup(str(board, other), kReportWait))
+    if (const auto text = world.lookup(str(prefix, other), kReportWait))
       difference = first_difference(lines, split_lines(*text), world.rank(), other);
   }
   if (difference.empty()) difference = "no rank that differs has answered";
-  // Nobody leaves before everybody has read: rank 0 may hold the board.
+  // Nobody leaves before everybody has read: rank 0 may hold the store.
   world.group()->barrier("plans compared");
   throw ConfigError(str("the ranks do not have the same plan: ", difference,
                         "; start all ranks with the same model and configuration"));
 }
 
-std::vector<double> sum_with_ledger(const std::vector<double>& values, const Ledger& ledger,
+std::vector<double> sum_and_compare(const std::vector<double>& values, const CollectiveHash& issued,
                                     comm::World& world, const OnDevice& more) {
-  const auto words = ledger.words();
+  const auto words = issued.words();
   std::vector<double> mine(words.begin(), words.end());
   mine.insert(mine.end(), values.begin(), values.end());
   const auto sums = sum_over_ranks(mine, world, "agree", more);
-  if (world.backend() == comm::Backend::fake || Ledger::agrees(sums.data(), world.size()))
-    return {sums.begin() + Ledger::kWords, sums.end()};
+  if (world.backend() == comm::Backend::fake || CollectiveHash::agrees(sums.data(), world.size()))
+    return {sums.begin() + CollectiveHash::kWords, sums.end()};
 
-  const std::string board = next_board();
-  world.publish(str(board, world.rank()), ledger.recent());
+  const std::string prefix = next_prefix();
+  world.publish(str(prefix, world.rank()), issued.recent());
   std::string reports;
   for (int rank = 0; rank < world.size(); ++rank)
-    if (const auto text = world.lookup(str(board, rank), kReportWait))
+    if (const auto text = world.lookup(str(prefix, rank), kReportWait))
       reports += str("; rank ", rank, " issued ... ", *text);
-  world.group()->barrier("ledgers compared");
+  world.group()->barrier("collectives compared");
   throw ShardError(str(
       "the ranks went different ways through the model, so nothing was updated: "
       "every rank must run the same units in the same order (look for branches that depend on a "

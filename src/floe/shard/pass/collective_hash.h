@@ -1,4 +1,4 @@
-// Which collectives this rank issued, as a running hash that ranks compare.
+// A running hash of the collectives that this rank has issued, which ranks compare.
 //
 // Note [Agreement on order]
 // Ranks that gather different units of equal size at the same time would silently compute with each
@@ -17,9 +17,9 @@
 
 namespace floe::shard {
 
-class Ledger {
+class CollectiveHash {
  public:
-  // `kind` and `group` must outlive the ledger: it is called for every collective and copies nothing.
+  // `kind` and `group` must outlive the hash: this is called for every collective and copies nothing.
   void add(const char* kind, std::size_t group_id, const std::string& group, std::int64_t bytes);
   struct Entry {
     const char* kind = nullptr;

@@ -4,7 +4,6 @@
 #include <exception>
 
 #include "floe/core/log.h"
-#include "floe/shard/pass/unit.h"
 
 namespace floe::shard {
 namespace {
@@ -36,8 +35,8 @@ std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& funct
 
 }  // namespace
 
-OperatorWatch::OperatorWatch(Engine& engine) : engine_(engine) {
-  for (const auto& unit : engine.units_) {
+OperatorWatch::OperatorWatch(const std::vector<std::unique_ptr<Unit>>& units) : units_(units) {
+  for (const auto& unit : units) {
     if (unit->plan().slot) continue;
     for (const FlatGroup* group : unit->groups())
       if (!group->plan().in_place()) {
@@ -63,13 +62,13 @@ void OperatorWatch::touch(const at::RecordFunction& function) {
   for (const c10::IValue& input : function.inputs()) find(input, touched);
   if (touched.empty()) return;
   for (const std::size_t id : touched) {
-    if (std::find(whole_.begin(), whole_.end(), id) != whole_.end()) continue;
-    engine_.units_[id]->gather(~std::uint64_t{0});
-    whole_.push_back(id);
+    if (std::find(gathered_.begin(), gathered_.end(), id) != gathered_.end()) continue;
+    units_[id]->gather(~std::uint64_t{0});
+    gathered_.push_back(id);
   }
-  std::erase_if(whole_, [&](std::size_t id) {
+  std::erase_if(gathered_, [&](std::size_t id) {
     if (std::find(touched.begin(), touched.end(), id) != touched.end()) return false;
-    engine_.units_[id]->drop(~std::uint64_t{0});
+    units_[id]->drop(~std::uint64_t{0});
     return true;
   });
 }
@@ -91,8 +90,8 @@ void OperatorWatch::find(const at::Tensor& tensor, std::vector<std::size_t>& tou
 }
 
 void OperatorWatch::release_all() {
-  for (const std::size_t id : whole_) engine_.units_[id]->drop(~std::uint64_t{0});
-  whole_.clear();
+  for (const std::size_t id : gathered_) units_[id]->drop(~std::uint64_t{0});
+  gathered_.clear();
 }
 
 }  // namespace floe::shard

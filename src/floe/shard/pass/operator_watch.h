@@ -17,14 +17,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "floe/shard/engine.h"
+#include "floe/shard/pass/unit.h"
 
 namespace floe::shard {
 
 class OperatorWatch {
  public:
-  // Watches the units of the engine that have no boundary.
-  explicit OperatorWatch(Engine& engine);
+  // Watches those of an engine's units that have no boundary.
+  explicit OperatorWatch(const std::vector<std::unique_ptr<Unit>>& units);
   ~OperatorWatch();
   OperatorWatch(const OperatorWatch&) = delete;
   OperatorWatch& operator=(const OperatorWatch&) = delete;
@@ -39,9 +39,9 @@ class OperatorWatch {
   void find(const c10::IValue& value, std::vector<std::size_t>& touched) const;
   void find(const at::Tensor& tensor, std::vector<std::size_t>& touched) const;
 
-  Engine& engine_;
+  const std::vector<std::unique_ptr<Unit>>& units_;
   std::unordered_map<const c10::StorageImpl*, std::size_t> unit_of_storage_;
-  std::vector<std::size_t> whole_;  // watched units that are gathered now
+  std::vector<std::size_t> gathered_;  // watched units that are gathered now
 };
 
 }  // namespace floe::shard

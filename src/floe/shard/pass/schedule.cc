@@ -15,12 +15,12 @@ void Schedule::begin(PassKind kind) {
 void Schedule::record(const Step& step) {
   recorded_.push_back(step);
   const auto& predicted = predicted_[index(kind_)];
-  const auto same_visit = [&](const Step& other) {
+  const auto same_place = [&](const Step& other) {
     return other.unit == step.unit && other.kind == step.kind;
   };
   const auto from =
       predicted.begin() + static_cast<std::ptrdiff_t>(std::min(cursor_, predicted.size()));
-  const auto found = std::find_if(from, predicted.end(), same_visit);
+  const auto found = std::find_if(from, predicted.end(), same_place);
   on_track_ = found != predicted.end();
   if (on_track_) cursor_ = static_cast<std::size_t>(found - predicted.begin()) + 1;
 }

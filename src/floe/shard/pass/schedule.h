@@ -14,9 +14,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "floe/shard/group/flat_group.h"
-#include "floe/shard/observer.h"
-#include "floe/shard/pass/collective_hash.h"
 #include "floe/shard/plan/plan.h"
 
 namespace floe::shard {
@@ -69,28 +66,9 @@ class Schedule {
   bool on_track_ = false;
 };
 
-// What a training pass leaves behind on the host.
-//
-// Note [Repeated passes]
-// The device's work of a pass can be recorded (a CUDA graph) and replayed: the same launches on the same
-// addresses. The host's part does not run then, so what it would have left behind is put there from a
-// record: the collectives in the ledger, which ranks compare; the order of units, which predicts the next
-// pass; which gradients there are; and the events, for observers that only count. A record fits when the
-// engine stands where it stood before the recorded pass (Engine::pass_key) and the layout is still the same
-// (Engine::layout_number). Gradient slices must lie where they lay (Engine::keep_gradients_in_place);
-// everything else that a pass allocates is gone at its end.
-
-struct PassRecord {
-  std::vector<Ledger::Entry> collectives;
-  std::vector<Step> steps;
-  std::vector<FlatGroup::GradientState> gradients;  // of the active groups
-  std::vector<Event> events;
-};
-
-// The way through a model that a rank without work of its own takes beside the others.
-
-// The steps of a forward without gradients: of the last one, else of the last training pass's
-// forward, else the units in registration order.
+// The way through a model that a rank without work of its own takes beside the others: the steps of the
+// last forward without gradients, else of the last training pass's forward, else the units in
+// registration order.
 std::vector<Step> forward_steps(const Schedule& schedule, const ShardPlan& plan);
 
 }  // namespace floe::shard

@@ -9,21 +9,29 @@
 #include <string>
 #include <utility>
 
-#include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/nn/activations/checkpoint.h"
+#include "floe/shard/pass/pass_runner.h"
 
 namespace floe::shard {
-
 namespace {
 
 using torch::autograd::variable_list;
+
+// What the nodes of a call tell it. Shared by the unit and the graph: when the graph is discarded without a
+// backward, what the call kept is dropped with it.
+class CallEvents {
+ public:
+  virtual ~CallEvents() = default;
+  virtual void before_backward() = 0;
+  virtual void after_backward() = 0;
+};
 
 enum class Side { input, output };
 
 class IdentityNode final : public torch::autograd::Node {
  public:
-  IdentityNode(Side side, std::shared_ptr<UnitCall> call) : side_(side), call_(std::move(call)) {}
+  IdentityNode(Side side, std::shared_ptr<CallEvents> call) : side_(side), call_(std::move(call)) {}
 
   std::string name() const override {
     return side_ == Side::input ? "floe::UnitInput" : "floe::UnitOutput";
@@ -39,10 +47,11 @@ class IdentityNode final : public torch::autograd::Node {
 
  private:
   Side side_;
-  std::shared_ptr<UnitCall> call_;
+  std::shared_ptr<CallEvents> call_;
 };
 
-bool attach(Side side, nn::TensorRefs& tensors, std::shared_ptr<UnitCall> call) {
+// Puts the node on those tensors that require a gradient; false when none does.
+bool attach_node(Side side, nn::TensorRefs& tensors, std::shared_ptr<CallEvents> call) {
   torch::autograd::edge_list edges;
   nn::TensorRefs chosen;
   for (at::Tensor* tensor : tensors)
@@ -64,17 +73,8 @@ bool attach(Side side, nn::TensorRefs& tensors, std::shared_ptr<UnitCall> call) 
 
 }  // namespace
 
-bool attach_input_node(nn::TensorRefs& inputs, std::shared_ptr<UnitCall> call) {
-  return attach(Side::input, inputs, std::move(call));
-}
-
-bool attach_output_node(nn::TensorRefs& outputs, std::shared_ptr<UnitCall> call) {
-  return attach(Side::output, outputs, std::move(call));
-}
-
-// One call, from forward to backward. Shared by the unit and the graph: when the graph is discarded
-// without a backward, what it kept is dropped with it.
-class Unit::Call final : public UnitCall {
+// One call of a unit, from its forward to the end of its backward.
+class Unit::Call final : public CallEvents {
  public:
   explicit Call(Unit& unit) : unit_(&unit) {}
   ~Call() override {
@@ -92,12 +92,12 @@ class Unit::Call final : public UnitCall {
 
   void before_backward() override {
     if (!unit_) return;
-    unit_->engine_.enter_backward();
+    unit_->runner_.enter_backward();
     // What is held from forward needs no second hold.
     const std::uint64_t more = needed_ & ~held_;
     held_ |= needed_;
     in_backward_ = true;
-    unit_->engine_.visit(*unit_, Step::Kind::backward, needed_);
+    unit_->runner_.enter_unit(*unit_, Step::Kind::backward, needed_);
     for (std::size_t i = 0; i < unit_->groups_.size(); ++i)
       if ((needed_ & ~more) >> i & 1) unit_->groups_[i]->drop(unit_->label_);
   }
@@ -107,7 +107,7 @@ class Unit::Call final : public UnitCall {
     if (!unit_) return;
     if (held_) unit_->drop(std::exchange(held_, 0));
     if (std::exchange(in_backward_, false))
-      unit_->engine_.context_.tell(Event::Kind::end_backward, unit_->label_, "", 0);
+      unit_->runner_.context().emit(Event::Kind::end_backward, unit_->label_, "", 0);
   }
   void forget_unit() { unit_ = nullptr; }
 
@@ -118,10 +118,11 @@ class Unit::Call final : public UnitCall {
   bool in_backward_ = false;
 };
 
-Unit::Unit(std::size_t id, Engine& engine, const PlannedUnit& plan, std::vector<FlatGroup*> groups)
-    : id_(id), engine_(engine), plan_(plan), groups_(std::move(groups)), label_(plan.label()) {
+Unit::Unit(std::size_t id, PassRunner& runner, const PlannedUnit& plan,
+           std::vector<FlatGroup*> groups)
+    : id_(id), runner_(runner), plan_(plan), groups_(std::move(groups)), label_(plan.label()) {
   const std::string prefix = plan.name.empty() ? "" : plan.name + ".";
-  const auto& units = engine.plan_.units;
+  const auto& units = runner.plan().units;
   has_inner_units_ = std::any_of(units.begin(), units.end(), [&](const PlannedUnit& other) {
     return &other != &plan && other.name.starts_with(prefix);
   });
@@ -161,7 +162,7 @@ void Unit::drop(std::uint64_t groups) {
 }
 
 void Unit::cast(nn::TensorRefs& inputs) const {
-  const auto& mixed = engine_.options_.mixed_precision;
+  const auto& mixed = runner_.mixed_precision();
   if (!mixed.param || !mixed.cast_inputs) return;
   for (at::Tensor* input : inputs)
     if (at::isFloatingType(input->scalar_type()) && input->scalar_type() != *mixed.param)
@@ -169,10 +170,11 @@ void Unit::cast(nn::TensorRefs& inputs) const {
 }
 
 void Unit::before_forward(nn::TensorRefs& inputs) {
-  engine_.visit(*this, Step::Kind::forward, all_groups());
+  runner_.enter_unit(*this, Step::Kind::forward, all_groups());
   cast(inputs);
   auto call = std::make_shared<Call>(*this);
-  if (at::GradMode::is_enabled() && attach_input_node(inputs, call)) call->has_input_node = true;
+  if (at::GradMode::is_enabled() && attach_node(Side::input, inputs, call))
+    call->has_input_node = true;
   running_.push_back(std::move(call));
 }
 
@@ -181,30 +183,30 @@ void Unit::after_forward(nn::TensorRefs& outputs) {
   running_.pop_back();
 
   std::uint64_t kept = 0;
-  if (at::GradMode::is_enabled() && attach_output_node(outputs, call)) {
+  if (at::GradMode::is_enabled() && attach_node(Side::output, outputs, call)) {
     const std::uint64_t needed = plan_.recomputes ? all_groups() : saved_groups();
     call->expect_backward(needed);
     std::erase_if(waiting_, [](const auto& weak) { return weak.expired(); });
     waiting_.push_back(call);
-    const bool backward_is_next = nn::recomputing() || engine_.next_is_backward_of(*this);
+    const bool backward_is_next = nn::recomputing() || runner_.next_is_backward_of(*this);
     for (std::size_t i = 0; i < groups_.size(); ++i)
       if (needed >> i & 1 && !groups_[i]->plan().in_place() &&
           (backward_is_next || groups_[i]->plan().keep_until_backward())) {
         kept |= std::uint64_t{1} << i;
-        engine_.context_.tell(Event::Kind::keep, label_, groups_[i]->name(),
-                              groups_[i]->plan().gathered_bytes());
+        runner_.context().emit(Event::Kind::keep, label_, groups_[i]->name(),
+                               groups_[i]->plan().gathered_bytes());
       }
     call->keep(kept);
   }
   for (std::size_t i = 0; i < groups_.size(); ++i)
-    if (!(kept >> i & 1)) groups_[i]->drop(label_, engine_.used_again(*groups_[i]));
-  engine_.left(*this);
+    if (!(kept >> i & 1)) groups_[i]->drop(label_, runner_.used_again(*groups_[i]));
+  runner_.exit_unit(*this);
 }
 
 void Unit::on_group_complete() {
   if (has_inner_units_) return;
   const bool all = std::all_of(groups_.begin(), groups_.end(), [](const FlatGroup* group) {
-    return !group->plan().active || group->complete();
+    return !group->plan().active || group->gradients().complete();
   });
   if (!all) return;
   for (const auto& weak : waiting_)

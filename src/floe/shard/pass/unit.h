@@ -1,39 +1,27 @@
 // A unit at run time: what happens around each of its calls.
+//
+// Note [Backward without parameter hooks]
+// A call of a unit has two autograd nodes, both identities. The output node sits on the call's outputs and
+// fires before anything of the unit's backward: gather. The input node sits on its inputs and fires when
+// their gradients are complete: release. The input node is made before the forward, so its sequence number
+// is the lowest of the call: the engine runs ready nodes with higher numbers first, hence every other node
+// of the call has run when it does. No parameter has to require a gradient for any of this.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "floe/nn/boundary.h"
-#include "floe/shard/engine.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::shard {
 
-// The two autograd nodes of a unit's call.
-//
-// Note [Backward without parameter hooks]
-// OutputNode sits on a call's outputs and fires before anything of the unit's backward: gather.
-// InputNode sits on its inputs and fires when their gradients are complete: release. Both are
-// identities. InputNode is made before the forward, so its sequence number is the lowest of the call:
-// the engine runs ready nodes with higher numbers first, hence every other node of the call has run
-// when it does. No parameter has to require a gradient for any of this.
-
-// One call of a unit, from its forward to the end of its backward.
-class UnitCall {
- public:
-  virtual ~UnitCall() = default;
-  virtual void before_backward() = 0;
-  virtual void after_backward() = 0;
-};
-
-// Puts the node on those tensors that require a gradient; false when none does.
-bool attach_input_node(nn::TensorRefs& inputs, std::shared_ptr<UnitCall> call);
-bool attach_output_node(nn::TensorRefs& outputs, std::shared_ptr<UnitCall> call);
+class PassRunner;
 
 class Unit final : public nn::Boundary {
  public:
-  Unit(std::size_t id, Engine& engine, const PlannedUnit& plan, std::vector<FlatGroup*> groups);
+  Unit(std::size_t id, PassRunner& runner, const PlannedUnit& plan, std::vector<FlatGroup*> groups);
   ~Unit() override;
 
   std::size_t id() const { return id_; }
@@ -44,7 +32,7 @@ class Unit final : public nn::Boundary {
   void before_forward(nn::TensorRefs& inputs) override;
   void after_forward(nn::TensorRefs& outputs) override;
 
-  // Makes these groups (by position) whole and holds them.
+  // Gathers these groups (by position) and holds them.
   void gather(std::uint64_t groups);
   void drop(std::uint64_t groups);
   // A trainable group of this unit has all its gradients: where nothing else is left to differentiate
@@ -66,7 +54,7 @@ class Unit final : public nn::Boundary {
   void cast(nn::TensorRefs& inputs) const;
 
   std::size_t id_;
-  Engine& engine_;
+  PassRunner& runner_;
   const PlannedUnit& plan_;
   std::vector<FlatGroup*> groups_;
   std::string label_;

@@ -1,430 +1,162 @@
+// What a plan holds and moves: the closed formulas of docs/engine.md.
 #include "floe/shard/plan/plan.h"
 
 #include <algorithm>
 #include <map>
-#include <set>
-#include <tuple>
-#include <unordered_map>
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
-#include "floe/core/names.h"
-#include "floe/nn/module.h"
-#include "floe/shard/plan/costs.h"
+#include "floe/core/str.h"
 
 namespace floe::shard {
-
-bool is_pattern(const std::string& entry) {
-  return entry.find_first_of(".*?[") != std::string::npos;
-}
-
-bool names_module(const std::string& entry, const std::string& name,
-                  const torch::nn::Module& module) {
-  if (is_pattern(entry)) return glob_match(entry, name);
-  return nn::class_name(module) == entry || name == entry;
-}
-
 namespace {
 
-struct Place {
-  std::string name;
-  torch::nn::Module* module;
-  torch::nn::Module* parent;
-};
-
-// Every module once, in registration order, the root first.
-std::vector<Place> places_of(torch::nn::Module& root) {
-  std::vector<Place> places;
-  std::set<const torch::nn::Module*> seen;
-  auto walk = [&](auto& self, torch::nn::Module& module, torch::nn::Module* parent,
-                  const std::string& name) -> void {
-    if (!seen.insert(&module).second) return;
-    places.push_back({name, &module, parent});
-    for (const auto& item : module.named_children())
-      self(self, *item.value(), &module, name.empty() ? item.key() : name + "." + item.key());
-  };
-  walk(walk, root, nullptr, "");
-  return places;
+std::int64_t element_size(c10::ScalarType dtype) {
+  return static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
-// Modules (never the root) that an entry of a policy names; none is an error with near names.
-std::vector<const Place*> select(const std::vector<Place>& places, const std::string& entry,
-                                 const char* key) {
-  std::vector<const Place*> found;
-  for (const Place& place : places)
-    if (!place.name.empty() && names_module(entry, place.name, *place.module))
-      found.push_back(&place);
-  if (!found.empty()) return found;
-  std::set<std::string> classes;
-  std::vector<std::string> names;
-  for (const Place& place : places) {
-    if (place.name.empty()) continue;
-    classes.insert(nn::class_name(*place.module));
-    names.push_back(place.name);
-  }
-  const std::string near = is_pattern(entry)
-                               ? did_you_mean_pattern(entry, names)
-                               : did_you_mean(entry, {classes.begin(), classes.end()});
-  throw ConfigError(str(key, ": '", entry, "' matches no module", near,
-                        " (classes in this model: ", join(classes), ")"));
+bool is_inside(const PlannedUnit& inner, const PlannedUnit& outer) {
+  return &inner != &outer && (outer.name.empty() || inner.name.starts_with(outer.name + "."));
 }
 
-std::int64_t own_numel(torch::nn::Module& module) {
-  std::int64_t numel = 0;
-  for (const auto& parameter : module.parameters(/*recurse=*/false)) numel += parameter.numel();
-  return numel;
+// The most that is in use at once when `bytes[u]` is in use while unit u runs, its outer units run
+// around it, and the `ahead` units after it are on their way.
+std::int64_t largest_window(const std::vector<PlannedUnit>& units,
+                            const std::vector<std::int64_t>& bytes, int ahead) {
+  std::int64_t largest = 0;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    std::int64_t sum = bytes[u];
+    for (std::size_t next = u + 1;
+         next < units.size() && next <= u + static_cast<std::size_t>(ahead); ++next)
+      if (!is_inside(units[u], units[next])) sum += bytes[next];
+    for (std::size_t outer = 0; outer < units.size(); ++outer)
+      if (is_inside(units[u], units[outer])) sum += bytes[outer];
+    largest = std::max(largest, sum);
+  }
+  return largest;
 }
-
-// The weight of one linear layer, floe's or torch's, or of an attention's fused projection as
-// torch.nn.MultiheadAttention names it.
-bool is_matrix(const nn::NamedParameter& p) {
-  if (p.tensor.dim() != 2 || p.tensor.numel() == 0 || p.owners.size() != 1) return false;
-  const std::string local = p.name.substr(p.name.rfind('.') + 1);
-  return local == "in_proj_weight" ||
-         (local == "weight" && nn::class_name(*p.owners.front()) == "Linear");
-}
-
-class Planner {
- public:
-  Planner(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
-          int world_size, const ShardPlan* before)
-      : root_(root), policy_(policy), options_(options), before_(before), places_(places_of(root)) {
-    plan_.world_size = world_size;
-    plan_.prefetch = options.prefetch;
-  }
-
-  ShardPlan make() {
-    find_parameters();
-    choose_units();
-    make_groups();
-    find_checkpointed();
-    plan_.activate(0);
-    choose_residents(plan_, options_.frozen);
-    check_units();
-    return std::move(plan_);
-  }
-
- private:
-  void find_parameters() {
-    const auto named = nn::named_parameters(root_);
-    choose_sets(named);
-    for (std::size_t i = 0; i < named.size(); ++i) {
-      const nn::NamedParameter& p = named[i];
-      PlannedParameter planned;
-      planned.name = p.name;
-      planned.other_names = p.other_names;
-      planned.shape = p.tensor.sizes().vec();
-      planned.numel = p.tensor.numel();
-      for (std::size_t set = 0; set < plan_.sets.size(); ++set)
-        if (trains(p, plan_.sets[set])) planned.sets |= std::uint64_t{1} << set;
-      planned.trainable = planned.sets != 0;
-      planned.dtype = before_ ? before_->parameters[i].dtype : p.tensor.scalar_type();
-      require<ConfigError>(!planned.trainable || at::isFloatingType(planned.dtype), "parameter '",
-                           p.name, "' of dtype ", c10::toString(planned.dtype),
-                           " cannot train; freeze it");
-      planned.used_twice = p.owners.size() > 1;
-      planned.read_in_backward =
-          std::any_of(p.owners.begin(), p.owners.end(), [](const torch::nn::Module* owner) {
-            const auto* own = dynamic_cast<const nn::Module*>(owner);
-            return !own || own->weights_in_backward();
-          });
-      planned.is_matrix = is_matrix(p);
-      planned.tensor = p.tensor;
-      planned.init = p.init;
-      owners_.push_back(p.owners);
-      plan_.parameters.push_back(std::move(planned));
-    }
-  }
-
-  // One set without a name, or those of the options; every pattern must match something.
-  void choose_sets(const std::vector<nn::NamedParameter>& named) {
-    constexpr std::size_t kMostSets = 64;
-    std::vector<std::string> names;
-    for (const auto& p : named) {
-      names.push_back(p.name);
-      names.insert(names.end(), p.other_names.begin(), p.other_names.end());
-    }
-    plan_.sets = options_.sets;
-    require<ConfigError>(plan_.sets.size() <= kMostSets, "there are ", plan_.sets.size(),
-                         " sets of parameters; at most ", kMostSets, " are possible");
-    for (const ParameterSet& set : plan_.sets)
-      require_matches(str("phases: '", set.name, "'").c_str(), "parameter", set.patterns, names);
-    if (!plan_.sets.empty()) return;
-    if (options_.trainable)
-      require_matches("train.trainable", "parameter", *options_.trainable, names);
-    plan_.sets.push_back({"", options_.trainable.value_or(std::vector<std::string>{})});
-  }
-
-  bool trains(const nn::NamedParameter& p, const ParameterSet& set) const {
-    if (options_.sets.empty() && !options_.trainable) return p.tensor.requires_grad();
-    if (glob_match_any(set.patterns, p.name)) return true;
-    return std::any_of(p.other_names.begin(), p.other_names.end(),
-                       [&](const std::string& name) { return glob_match_any(set.patterns, name); });
-  }
-
-  void choose_units() {
-    std::set<const torch::nn::Module*> chosen;
-    for (const auto& entry : policy_.units)
-      for (const Place* place : select(places_, entry, "strategy.units"))
-        chosen.insert(place->module);
-    if (policy_.min_unit_numel > 0) choose_by_size(chosen);
-    choose_lone(chosen);
-
-    // Registration order, which is forward order in most models; the root, which spans them all, last.
-    for (const Place& place : places_)
-      if (!place.name.empty() && chosen.count(place.module)) add_unit(place);
-    add_unit(places_.front());
-
-    for (const Place& place : places_) {
-      const auto own = unit_of_.find(place.module);
-      if (own == unit_of_.end())
-        unit_of_[place.module] = place.parent ? unit_of_.at(place.parent) : plan_.units.size() - 1;
-    }
-  }
-
-  // From the leaves up: a module becomes a unit when enough has gathered below it.
-  void choose_by_size(std::set<const torch::nn::Module*>& chosen) const {
-    std::unordered_map<const torch::nn::Module*, std::int64_t> below;
-    for (auto place = places_.rbegin(); place != places_.rend(); ++place) {
-      std::int64_t numel = below[place->module] + own_numel(*place->module);
-      const bool can = !place->name.empty() && dynamic_cast<nn::BoundarySlot*>(place->module);
-      if (can && numel >= policy_.min_unit_numel) chosen.insert(place->module);
-      if (place->parent && !chosen.count(place->module)) below[place->parent] += numel;
-    }
-  }
-
-  void choose_lone(std::set<const torch::nn::Module*>& chosen) const {
-    std::set<const torch::nn::Module*> covered;
-    for (const Place& place : places_) {
-      if (chosen.count(place.module) || (place.parent && covered.count(place.parent))) {
-        covered.insert(place.module);
-        continue;
-      }
-      if (!place.name.empty() && own_numel(*place.module) >= policy_.lone_unit_numel &&
-          dynamic_cast<nn::BoundarySlot*>(place.module)) {
-        chosen.insert(place.module);
-        covered.insert(place.module);
-      }
-    }
-  }
-
-  void add_unit(const Place& place) {
-    PlannedUnit unit;
-    unit.name = place.name;
-    unit.class_name = nn::class_name(*place.module);
-    unit.module = place.module;
-    unit.slot = dynamic_cast<nn::BoundarySlot*>(place.module);
-    unit_of_[place.module] = plan_.units.size();
-    plan_.units.push_back(std::move(unit));
-  }
-
-  Strategy strategy_of(const PlannedUnit& unit) const {
-    for (const auto& [entry, strategy] : options_.unit_strategies)
-      if (names_module(entry, unit.name, *unit.module)) return strategy;
-    return options_.strategy;
-  }
-
-  int shard_size_of(Strategy strategy) const {
-    switch (strategy) {
-      case Strategy::no_shard: return 1;
-      case Strategy::hybrid:
-        require<ConfigError>(
-            options_.hybrid_shard_size >= 1 && plan_.world_size % options_.hybrid_shard_size == 0,
-            "strategy.hybrid_shard_size ", options_.hybrid_shard_size, " does not divide the ",
-            plan_.world_size, " ranks; choose one that does");
-        return options_.hybrid_shard_size;
-      default: return plan_.world_size;
-    }
-  }
-
-  PlannedGroup blank_group(const PlannedParameter& p, const std::vector<std::size_t>& units) const {
-    PlannedGroup group;
-    group.units = units;
-    group.sets = p.sets;
-    group.trainable = p.trainable;
-    group.rest = rest_of(p.sets);
-    group.strategy = strategy_of(plan_.units[units.front()]);
-    const auto& mixed = options_.mixed_precision;
-    const bool floating = at::isFloatingType(p.dtype);
-    group.param_dtype = floating ? mixed.param.value_or(p.dtype) : p.dtype;
-    // Masters of what trains are fp32 (or wider, if the model is); frozen slices are stored as they
-    // are used, since nothing ever updates them.
-    group.master_dtype = p.dtype == at::kDouble ? at::kDouble : at::kFloat;
-    if (p.trainable)
-      group.storage_dtype = group.master_dtype;
-    else
-      group.storage_dtype = floating ? frozen_dtype(p, group.param_dtype) : p.dtype;
-    group.reduce_dtype = mixed.reduce.value_or(group.param_dtype);
-    group.shard_size = shard_size_of(group.strategy);
-    group.offloaded = options_.cpu_offload;
-    if (!p.trainable && options_.frozen.residency == Residency::resident) make_resident(group);
-    group.replicas = plan_.world_size / group.shard_size;
-    return group;
-  }
-
-  c10::ScalarType frozen_dtype(const PlannedParameter& p, c10::ScalarType param_dtype) const {
-    const auto dtype = options_.frozen.dtype.value_or(param_dtype);
-    const bool can = p.is_matrix && param_dtype != at::kDouble;
-    return kernels::is_eight_bit(dtype) && !can ? param_dtype : dtype;
-  }
-
-  // Whoever asks for 8 bits gets them somewhere.
-  void check_eight_bit() const {
-    const auto& dtype = options_.frozen.dtype;
-    if (!dtype) return;
-    require<ConfigError>(at::isFloatingType(*dtype) || *dtype == at::kChar,
-                         "strategy.frozen.dtype cannot be ", c10::toString(*dtype),
-                         "; choose fp32, bf16, fp16, int8 or fp8");
-    // A set that is added later may take the last of them.
-    if (!kernels::is_eight_bit(*dtype) || before_) return;
-    require<ConfigError>(std::any_of(plan_.groups.begin(), plan_.groups.end(),
-                                     [](const PlannedGroup& group) { return group.eight_bit(); }),
-                         "strategy.frozen.dtype asks for 8 bits, but no matrix of the model is "
-                         "frozen in all phases; freeze some, or leave it out");
-  }
-
-  // The mildest of the sets': masters that one of them wants to keep are kept.
-  Rest rest_of(std::uint64_t sets) const {
-    Rest rest = Rest::drop;
-    for (std::size_t set = 0; set < plan_.sets.size(); ++set)
-      if (sets >> set & 1) rest = std::min(rest, plan_.sets[set].rest);
-    return rest;
-  }
-
-  void make_groups() {
-    std::map<std::tuple<std::vector<std::size_t>, std::uint64_t, int, int, int>, std::size_t> known;
-    check_unit_strategies();
-    for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
-      const auto& p = plan_.parameters[i];
-      std::vector<std::size_t> units;
-      for (const auto* owner : owners_[i]) {
-        const std::size_t unit = unit_of_.at(owner);
-        if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
-      }
-      PlannedGroup blank = blank_group(p, units);
-      const auto key = std::make_tuple(units, p.sets, static_cast<int>(blank.storage_dtype),
-                                       static_cast<int>(blank.param_dtype), blank.shard_size);
-      const auto [place, is_new] = known.emplace(key, plan_.groups.size());
-      if (is_new) {
-        blank.name = str(plan_.units[units.front()].label(), units.size() > 1 ? " tied" : "", " ",
-                         kind_of(p.sets), eight_bit_suffix(blank));
-        for (const std::size_t unit : units)
-          plan_.units[unit].groups.push_back(plan_.groups.size());
-        plan_.groups.push_back(std::move(blank));
-      }
-      plan_.groups[place->second].parameters.push_back(i);
-    }
-    for (PlannedGroup& group : plan_.groups) {
-      sort_parameters(group);
-      lay_out(group, plan_.parameters);
-    }
-    check_eight_bit();
-  }
-
-  // A unit's frozen matrices stand beside what else is frozen in it.
-  static const char* eight_bit_suffix(const PlannedGroup& group) {
-    if (!group.eight_bit()) return "";
-    return group.storage_dtype == at::kChar ? " int8" : " fp8";
-  }
-
-  // "frozen", "trainable", or the sets: "a+b".
-  std::string kind_of(std::uint64_t sets) const {
-    if (sets == 0) return "frozen";
-    if (plan_.sets.size() == 1) return "trainable";
-    std::vector<std::string> names;
-    for (std::size_t set = 0; set < plan_.sets.size(); ++set)
-      if (sets >> set & 1) names.push_back(plan_.sets[set].name);
-    return join(names, "+");
-  }
-
-  void check_unit_strategies() const {
-    for (const auto& [entry, strategy] : options_.unit_strategies) {
-      const bool any =
-          std::any_of(plan_.units.begin(), plan_.units.end(),
-                      [&](const PlannedUnit& u) { return names_module(entry, u.name, *u.module); });
-      if (!any) {
-        std::vector<std::string> names;
-        for (const auto& unit : plan_.units)
-          names.push_back(is_pattern(entry) ? unit.name : unit.class_name);
-        throw ConfigError(
-            str("strategy per unit: '", entry, "' matches no unit", did_you_mean(entry, names)));
-      }
-    }
-  }
-
-  void sort_parameters(PlannedGroup& group) const {
-    std::vector<std::int64_t> numels;
-    for (const std::size_t i : group.parameters) numels.push_back(plan_.parameters[i].numel);
-    std::vector<std::size_t> ordered;
-    for (const std::size_t k : aligned_order(numels)) ordered.push_back(group.parameters[k]);
-    group.parameters = std::move(ordered);
-  }
-
-  void find_checkpointed() {
-    const nn::KeptActivations& kept = options_.kept_activations;
-    require<ConfigError>(
-        !options_.activation_checkpointing.empty() || !(kept.products || kept.in_host),
-        "strategy.activations says what checkpointed modules keep, but none is "
-        "checkpointed; name some in strategy.activation_checkpointing");
-    for (const auto& entry : options_.activation_checkpointing)
-      for (const Place* place : select(places_, entry, "strategy.activation_checkpointing")) {
-        auto* slot = dynamic_cast<nn::BoundarySlot*>(place->module);
-        require<ConfigError>(slot != nullptr, "strategy.activation_checkpointing: '", place->name,
-                             "' is a foreign ", nn::class_name(*place->module),
-                             " without a boundary; make it an nn::Hooked<...>");
-        plan_.checkpointed.push_back({place->name, place->module, slot});
-        plan_.units[unit_of_.at(place->module)].recomputes = true;
-      }
-  }
-
-  void check_units() const {
-    for (const PlannedUnit& unit : plan_.units) {
-      constexpr std::size_t kMostGroups = 64;  // a step names them by bits
-      require<ConfigError>(unit.groups.size() <= kMostGroups, "unit '", unit.label(), "' has ",
-                           unit.groups.size(), " groups; at most ", kMostGroups, " are possible");
-      // In any phase: what is in place while it rests may not be while it trains.
-      const bool must_gather =
-          std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
-            const PlannedGroup& group = plan_.groups[g];
-            return !group.in_place() ||
-                   (group.trainable && group.master_dtype != group.param_dtype);
-          });
-      require<ConfigError>(
-          unit.slot || options_.watch_operators || !must_gather, "unit '", unit.label(),
-          "' is a foreign ", unit.class_name,
-          " without a boundary; make it an nn::Hooked<...>, or set watch_operators");
-    }
-  }
-
-  torch::nn::Module& root_;
-  const Policy& policy_;
-  const ShardOptions& options_;
-  const ShardPlan* before_;
-  std::vector<Place> places_;
-  ShardPlan plan_;
-  std::vector<std::vector<torch::nn::Module*>> owners_;  // of each parameter
-  std::unordered_map<const torch::nn::Module*, std::size_t> unit_of_;
-};
 
 }  // namespace
 
-const char* name_of(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::full_shard: return "full_shard";
-    case Strategy::shard_grad_op: return "shard_grad_op";
-    case Strategy::no_shard: return "no_shard";
-    case Strategy::hybrid: return "hybrid";
-  }
-  return "?";
+std::int64_t PlannedGroup::gathered_bytes() const {
+  return in_place() ? 0 : layout.padded_numel() * element_size(param_dtype);
 }
 
-const char* name_of(Rest rest) {
-  switch (rest) {
-    case Rest::keep: return "keep";
-    case Rest::offload: return "offload";
-    case Rest::drop: return "drop";
+std::int64_t PlannedGroup::moved_bytes() const {
+  return eight_bit() ? shard_size * eight_bit_slices.slice_bytes() : gathered_bytes();
+}
+
+std::int64_t PlannedGroup::staging_bytes() const {
+  return eight_bit() && (shard_size > 1 || offloaded) ? moved_bytes() : 0;
+}
+
+std::int64_t PlannedGroup::shard_bytes() const {
+  if (eight_bit()) return eight_bit_slices.slice_bytes();
+  return layout.shard_numel() * element_size(storage_dtype);
+}
+
+std::int64_t PlannedGroup::gradient_bytes() const {
+  return active ? layout.padded_numel() * element_size(reduce_dtype) : 0;
+}
+
+std::int64_t ShardPlan::pool_bytes() const {
+  std::vector<std::int64_t> passing(units.size(), 0);
+  std::int64_t kept =
+      0;  // through the whole forward: for backward, or for another unit that is tied
+  for (const PlannedGroup& group : groups) {
+    if (group.units.size() > 1 || (group.keep_until_backward() && group.needed_in_backward))
+      kept += group.gathered_bytes();
+    else
+      passing[group.units.front()] += group.gathered_bytes();
+    passing[group.units.front()] += group.staging_bytes();
   }
-  return "?";
+  return kept + largest_window(units, passing, prefetch);
+}
+
+HeldBytes ShardPlan::held() const {
+  HeldBytes held;
+  std::vector<std::int64_t> passing(units.size(), 0);
+  std::int64_t tied = 0;
+  for (const PlannedGroup& group : groups) {
+    (group.active      ? held.trainable_shards
+     : group.trainable ? held.resting_shards
+                       : held.frozen_shards) += group.shard_bytes();
+    const std::int64_t masters = group.layout.shard_numel() * element_size(group.master_dtype);
+    for (std::size_t set = 0; set < sets.size(); ++set)
+      if (set != active_set && group.trains_in(set) && sets[set].rest == Rest::keep)
+        held.resting_state += 2 * masters;
+    if (!group.active) continue;
+    held.gradient_shards += masters;
+    held.optimizer_state += 2 * masters;
+    const bool in_place =
+        group.shard_size == 1 && group.reduce_dtype == group.storage_dtype && !group.offloaded;
+    if (in_place) continue;
+    (group.units.size() > 1 ? tied : passing[group.units.front()]) += group.gradient_bytes();
+  }
+  // One buffer fills while the one before is being reduced; those of outer units stay open meanwhile,
+  // because their parameters lie on both sides.
+  held.gradient_buffers = tied + largest_window(units, passing, 1);
+  held.pool = pool_bytes();
+  return held;
+}
+
+int ShardPlan::gathers_per_step(const PlannedGroup& group) const {
+  if (group.shard_size == 1 || group.gathered_bytes() == 0) return 0;
+  if (!group.needed_in_backward || group.keep_until_backward()) return 1;
+  // The unit whose forward ends last is whole when backward begins, and so are those around it.
+  std::size_t last = units.size() - 1;
+  for (std::size_t u = 0; u + 1 < units.size(); ++u)
+    for (const std::size_t g : units[u].groups)
+      if (groups[g].gathered_bytes() > 0) last = u;
+  const bool stays = std::any_of(group.units.begin(), group.units.end(), [&](std::size_t u) {
+    return u == last || is_inside(units[last], units[u]);
+  });
+  return stays ? 1 : 2;
+}
+
+MovedBytes ShardPlan::moved() const {
+  MovedBytes moved;
+  for (const PlannedGroup& group : groups) {
+    const int times = gathers_per_step(group);
+    moved.gathers += times;
+    moved.gathered += times * group.moved_bytes();
+    if (!group.active) continue;
+    if (group.shard_size > 1) {
+      moved.reduce_scatters += 1;
+      moved.reduce_scattered += group.gradient_bytes();
+    }
+    if (group.replicas > 1) {
+      moved.all_reduces += 1;
+      moved.all_reduced += group.layout.shard_numel() * element_size(group.reduce_dtype);
+    }
+  }
+  return moved;
+}
+
+std::vector<std::string> ShardPlan::lines() const {
+  std::vector<std::string> result{str("world of ", world_size, " ranks")};
+  for (const ParameterSet& set : sets)
+    if (sets.size() > 1)
+      result.push_back(str("set '", set.name, "', which while it rests does: ", name_of(set.rest)));
+  for (const PlannedUnit& unit : units) {
+    result.push_back(str("unit '", unit.label(), "' of class ", unit.class_name, " with ",
+                         unit.groups.size(), " groups"));
+    for (const std::size_t g : unit.groups) {
+      const PlannedGroup& group = groups[g];
+      if (&units[group.units.front()] != &unit) continue;
+      result.push_back(str(
+          "group '", group.name, "': ", name_of(group.strategy), group.resident ? " resident" : "",
+          ", ", group.layout.numel(), " elements over ", group.shard_size, " ranks, stored ",
+          c10::toString(group.storage_dtype), ", gathered ", c10::toString(group.param_dtype),
+          ", reduced ", c10::toString(group.reduce_dtype)));
+      for (const std::size_t p : group.parameters)
+        result.push_back(str("parameter '", parameters[p].name, "' of shape [",
+                             join(parameters[p].shape), "]",
+                             parameters[p].trainable ? ", trainable" : ", frozen",
+                             sets.size() > 1 ? str(", in sets ", parameters[p].sets) : ""));
+    }
+  }
+  return result;
 }
 
 void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameters) {
@@ -441,11 +173,6 @@ void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameter
   if (eight_bit)
     group.eight_bit_slices =
         kernels::EightBitSlices(shapes, group.layout.shard_numel(), group.shard_size);
-}
-
-ShardPlan make_plan(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
-                    int world_size, const ShardPlan* before) {
-  return Planner(root, policy, options, world_size, before).make();
 }
 
 void ShardPlan::activate(std::size_t set) {
@@ -477,6 +204,47 @@ void ShardPlan::activate(std::size_t set) {
         });
     if (has_backward)
       for (const std::size_t g : unit.groups) groups[g].needed_in_backward = true;
+  }
+}
+
+// ---- residents ----
+
+void make_resident(PlannedGroup& group) {
+  group.resident = true;
+  group.offloaded = false;
+  group.shard_size = 1;
+}
+
+void choose_residents(ShardPlan& plan, const FrozenOptions& options) {
+  if (options.residency != Residency::automatic) return;
+  std::int64_t used = 0;
+  std::vector<PlannedGroup*> candidates;
+  for (PlannedGroup& group : plan.groups) {
+    if (group.trainable) continue;
+    if (!group.offloaded) used += group.shard_bytes();  // offloaded slices are in host memory
+    if (group.shard_size > 1) candidates.push_back(&group);
+  }
+  require<ConfigError>(
+      options.memory_budget_bytes >= used, "FrozenOptions::memory_budget_bytes of ",
+      format_bytes(options.memory_budget_bytes), " is below the ", format_bytes(used),
+      " that the frozen slices alone take on a rank; raise it or use more ranks");
+  // Bytes that no longer move, per byte of memory: with W ranks a resident copy takes (W-1)/W of the
+  // group more, so the number of gathers decides; then size, for fewer collectives.
+  std::map<const PlannedGroup*, int> gathers;
+  for (const PlannedGroup* group : candidates) gathers[group] = plan.gathers_per_step(*group);
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const auto* a, const auto* b) {
+    if (gathers[a] != gathers[b]) return gathers[a] > gathers[b];
+    return a->gathered_bytes() > b->gathered_bytes();
+  });
+  for (PlannedGroup* group : candidates) {
+    PlannedGroup whole = *group;
+    make_resident(whole);
+    whole.replicas = plan.world_size;
+    lay_out(whole, plan.parameters);
+    const std::int64_t more = whole.shard_bytes() - (group->offloaded ? 0 : group->shard_bytes());
+    if (used + more > options.memory_budget_bytes) continue;
+    used += more;
+    *group = std::move(whole);
   }
 }
 

@@ -36,12 +36,8 @@
 
 namespace floe::shard {
 
-// What an entry of a policy names: "DecoderLayer" a class, "layers.*" names by pattern.
-
-// Whether the entry is a pattern over dotted names: it has one of . * ? [.
-bool is_pattern(const std::string& entry);
-
-// Whether the entry names the module of that dotted name.
+// Whether an entry of a policy names the module of that dotted name: "DecoderLayer" by its class,
+// "layers.*", which has one of . * ? [, by its name.
 bool names_module(const std::string& entry, const std::string& name,
                   const torch::nn::Module& module);
 
@@ -96,7 +92,7 @@ struct PlannedGroup {
   bool leaves_device() const { return rest != Rest::keep && !offloaded; }
   // Resting, with its masters elsewhere: the slices have the gathered dtype.
   bool masters_away() const { return trainable && storage_dtype != master_dtype; }
-  bool keep_until_backward() const { return strategy == Strategy::shard_grad_op; }
+  bool keep_until_backward() const { return entry_of(strategy).keep_until_backward; }
   // The slice is the whole and has the gathered dtype: parameters are views of it, always.
   bool in_place() const { return shard_size == 1 && storage_dtype == param_dtype && !offloaded; }
 };
@@ -168,6 +164,13 @@ struct ShardPlan {
 
 // Divides the group's parameters, in their order, into `shard_size` slices.
 void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameters);
+
+// The group is no longer sliced.
+void make_resident(PlannedGroup& group);
+
+// Residency::automatic: makes frozen groups resident while all frozen parameters together fit into the
+// budget, those first whose residence saves most traffic per byte.
+void choose_residents(ShardPlan& plan, const FrozenOptions& options);
 
 // Throws ConfigError for a policy or pattern that matches nothing (with near names), and for a unit
 // that cannot be called through a boundary while watch_operators is off. `before`: the plan that the

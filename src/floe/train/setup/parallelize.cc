@@ -33,7 +33,7 @@ std::shared_ptr<comm::World> join_world(const DistConfig& config) {
 
 std::shared_ptr<shard::Engine> parallelize(const RunConfig& config, const models::BuiltModel& built,
                                            std::shared_ptr<comm::World> world) {
-  shard::ShardOptions options = plan::shard_options_of(config.strategy);
+  shard::ShardOptions options = strategy::shard_options_of(config.strategy);
   options.world = std::move(world);
   if (config.phases.size() > 1)
     options.sets = parameter_sets(config.phases);
@@ -42,9 +42,10 @@ std::shared_ptr<shard::Engine> parallelize(const RunConfig& config, const models
   options.source = built.source.get();
   options.seed = config.run.seed;
   if (config.precision.autocast)
-    options.autocast = plan::scalar_type_of(*config.precision.autocast);
-  auto engine =
-      shard::fully_shard(built.module, plan::policy_of(config.strategy, *built.module), options);
+    options.autocast = strategy::scalar_type_of(*config.precision.autocast);
+  const shard::Policy policy = strategy::policy_of(config.strategy, *built.module);
+  auto engine = strategy::in_words_of_config(
+      [&] { return shard::fully_shard(built.module, policy, options); });
   refuse_image_tower(engine->plan());
   return engine;
 }

@@ -18,7 +18,7 @@
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
-#include "floe/nn/autocast.h"
+#include "floe/nn/activations/checkpoint.h"
 
 #ifdef FLOE_CUDA
 #include <ATen/cuda/CUDAGraph.h>
@@ -266,7 +266,7 @@ std::pair<StepGraphs::State::Way, StepGraphs::State::Recorded*> StepGraphs::Stat
 bool StepGraphs::State::all_agree(Way way, const Recorded* recorded) {
   const comm::World& world = engine.world();
   if (world.size() == 1 || world.backend() == comm::Backend::fake) return true;
-  return engine.all_ranks_say(
+  return engine.ranks_agree(
       Hash64().add(static_cast<std::uint64_t>(way)).add(recorded ? recorded->number : 0).value());
 }
 

@@ -1,4 +1,4 @@
-// Collectives over Gloo's connections.
+// The groups there are: over Gloo, over NCCL, and one rank that acts alone.
 //
 // Note [Direct collectives]
 // Gloo's own all-gather and reduce-scatter go through full-size temporaries, and its reduce-scatter
@@ -10,7 +10,10 @@
 // broadcast) ends with the timeout.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <chrono>
+#include <string>
 
 #include "floe/comm/group.h"
 
@@ -25,5 +28,17 @@ namespace floe::comm {
 GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
                          int size, std::chrono::milliseconds timeout,
                          const std::string& interface_hint);
+
+// Whether this build can make NCCL groups.
+bool has_nccl();
+
+// Collective: all ranks of the group meet at the store. Throws ConfigError without CUDA.
+GroupPtr make_nccl_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                         int size, std::chrono::milliseconds timeout, c10::Device device);
+
+// One process that acts as rank r of W, for planning, memory tests and measuring one rank of many on
+// one device. Collectives copy as many bytes as real ones would deliver, and behave as if every
+// other rank held the same data as this one.
+GroupPtr make_fake_group(std::string name, int rank, int size);
 
 }  // namespace floe::comm

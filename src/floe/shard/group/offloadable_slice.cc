@@ -1,4 +1,4 @@
-#include "floe/shard/group/offloadable_shard.h"
+#include "floe/shard/group/offloadable_slice.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -12,8 +12,8 @@
 
 namespace floe::shard {
 
-const at::Tensor& MovingSlice::values() const {
-  arrive();
+const at::Tensor& OffloadableSlice::values() const {
+  prefetch();
   arrival_.wait();
   awaited_.reset();
   if (leaving_) {
@@ -23,9 +23,11 @@ const at::Tensor& MovingSlice::values() const {
   return values_;
 }
 
-const at::Tensor& MovingSlice::held() const { return awaited_.defined() ? awaited_ : values(); }
+const at::Tensor& OffloadableSlice::held() const {
+  return awaited_.defined() ? awaited_ : values();
+}
 
-void MovingSlice::settle() noexcept {
+void OffloadableSlice::settle() noexcept {
   try {
     arrival_.wait();
   } catch (const std::exception& e) {
@@ -33,7 +35,7 @@ void MovingSlice::settle() noexcept {
   }
 }
 
-void MovingSlice::store() {
+void OffloadableSlice::store() {
   if (stored_ || !values_.defined()) return;
   if (awaited_.defined()) {  // nobody has used it since it was here last
     arrival_.wait();
@@ -56,7 +58,7 @@ void MovingSlice::store() {
   stored_ = true;
 }
 
-void MovingSlice::fetch(c10::Device device, SideStream& side) {
+void OffloadableSlice::fetch(c10::Device device, SideStream& side) {
   if (!stored_) return;
   const at::AutoGradMode grad_off(false);
   const at::Tensor host = values();
@@ -66,7 +68,7 @@ void MovingSlice::fetch(c10::Device device, SideStream& side) {
   side_ = &side;
 }
 
-void MovingSlice::arrive() const {
+void OffloadableSlice::prefetch() const {
   if (!awaited_.defined() || !side_) return;
   const at::AutoGradMode grad_off(false);
   arrival_ = std::exchange(side_, nullptr)->run([&]() -> comm::Work {

@@ -11,16 +11,16 @@
 
 namespace floe::shard {
 
-class MovingSlice {
+class OffloadableSlice {
  public:
-  MovingSlice() = default;
+  OffloadableSlice() = default;
   // On the device, or (see store_empty) in the store already.
-  explicit MovingSlice(at::Tensor values, bool stored = false)
+  explicit OffloadableSlice(at::Tensor values, bool stored = false)
       : values_(std::move(values)), stored_(stored) {}
   // Memory that a copy still writes to is not given back before the copy is over.
-  ~MovingSlice() { settle(); }
-  MovingSlice(MovingSlice&&) noexcept = default;
-  MovingSlice& operator=(MovingSlice&& other) noexcept {
+  ~OffloadableSlice() { settle(); }
+  OffloadableSlice(OffloadableSlice&&) noexcept = default;
+  OffloadableSlice& operator=(OffloadableSlice&& other) noexcept {
     settle();
     values_ = std::move(other.values_);
     stored_ = other.stored_;
@@ -39,14 +39,14 @@ class MovingSlice {
   // Out: after everything that is on the compute stream; the device's memory is free for what comes
   // after that. The host does not wait.
   void store();
-  // Back: takes its place on the device, where the values are due. They come with `arrive`, behind the
+  // Back: takes its place on the device, where the values are due. They come with `prefetch`, behind the
   // computation, or at the latest with `values`, which also gives up what is in the store.
   void fetch(c10::Device device, SideStream& side);
-  void arrive() const;
+  void prefetch() const;
   // To be read only: as `values`, but out of the store as long as it is there. Does not wait for the
   // computation, which may be stuck.
   const at::Tensor& held() const;
-  void drop() { *this = MovingSlice(); }
+  void drop() { *this = OffloadableSlice(); }
 
   std::int64_t device_bytes() const { return stored_ ? 0 : bytes(); }
   // With those that nobody has used on the device yet, which has their place already.
@@ -62,8 +62,8 @@ class MovingSlice {
 
   at::Tensor values_;
   bool stored_ = false;
-  mutable at::Tensor
-      awaited_;  // in the store, until they are used on the device for the first time
+  // In the store, until they are used on the device for the first time.
+  mutable at::Tensor awaited_;
   mutable SideStream* side_ = nullptr;         // on which they are to come
   mutable SideOp arrival_;                     // back on the device
   mutable std::optional<c10::Event> leaving_;  // until the copy in the store is whole

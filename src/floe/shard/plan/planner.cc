@@ -1,0 +1,415 @@
+// How a plan is made of a model, a policy and options.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+
+#include "floe/core/error.h"
+#include "floe/core/names.h"
+#include "floe/nn/module.h"
+#include "floe/shard/plan/plan.h"
+
+namespace floe::shard {
+
+namespace {
+
+bool is_pattern(const std::string& entry) {
+  return entry.find_first_of(".*?[") != std::string::npos;
+}
+
+struct Place {
+  std::string name;
+  torch::nn::Module* module;
+  torch::nn::Module* parent;
+};
+
+// Every module once, in registration order, the root first.
+std::vector<Place> places_of(torch::nn::Module& root) {
+  std::vector<Place> places;
+  std::set<const torch::nn::Module*> seen;
+  auto walk = [&](auto& self, torch::nn::Module& module, torch::nn::Module* parent,
+                  const std::string& name) -> void {
+    if (!seen.insert(&module).second) return;
+    places.push_back({name, &module, parent});
+    for (const auto& item : module.named_children())
+      self(self, *item.value(), &module, name.empty() ? item.key() : name + "." + item.key());
+  };
+  walk(walk, root, nullptr, "");
+  return places;
+}
+
+// Modules (never the root) that an entry of a policy names; none is an error with near names.
+std::vector<const Place*> select(const std::vector<Place>& places, const std::string& entry,
+                                 const char* key) {
+  std::vector<const Place*> found;
+  for (const Place& place : places)
+    if (!place.name.empty() && names_module(entry, place.name, *place.module))
+      found.push_back(&place);
+  if (!found.empty()) return found;
+  std::set<std::string> classes;
+  std::vector<std::string> names;
+  for (const Place& place : places) {
+    if (place.name.empty()) continue;
+    classes.insert(nn::class_name(*place.module));
+    names.push_back(place.name);
+  }
+  const std::string near = is_pattern(entry)
+                               ? did_you_mean_pattern(entry, names)
+                               : did_you_mean(entry, {classes.begin(), classes.end()});
+  throw ConfigError(str(key, ": '", entry, "' matches no module", near,
+                        " (classes in this model: ", join(classes), ")"));
+}
+
+std::int64_t own_numel(torch::nn::Module& module) {
+  std::int64_t numel = 0;
+  for (const auto& parameter : module.parameters(/*recurse=*/false)) numel += parameter.numel();
+  return numel;
+}
+
+// The weight of one linear layer, floe's or torch's, or of an attention's fused projection as
+// torch.nn.MultiheadAttention names it.
+bool is_matrix(const nn::NamedParameter& p) {
+  if (p.tensor.dim() != 2 || p.tensor.numel() == 0 || p.owners.size() != 1) return false;
+  const std::string local = p.name.substr(p.name.rfind('.') + 1);
+  return local == "in_proj_weight" ||
+         (local == "weight" && nn::class_name(*p.owners.front()) == "Linear");
+}
+
+class Planner {
+ public:
+  Planner(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
+          int world_size, const ShardPlan* before)
+      : root_(root), policy_(policy), options_(options), before_(before), places_(places_of(root)) {
+    plan_.world_size = world_size;
+    plan_.prefetch = options.prefetch;
+  }
+
+  ShardPlan make() {
+    find_parameters();
+    choose_units();
+    make_groups();
+    find_checkpointed();
+    plan_.activate(0);
+    choose_residents(plan_, options_.frozen);
+    check_units();
+    return std::move(plan_);
+  }
+
+ private:
+  void find_parameters() {
+    const auto named = nn::named_parameters(root_);
+    choose_sets(named);
+    for (std::size_t i = 0; i < named.size(); ++i) {
+      const nn::NamedParameter& p = named[i];
+      PlannedParameter planned;
+      planned.name = p.name;
+      planned.other_names = p.other_names;
+      planned.shape = p.tensor.sizes().vec();
+      planned.numel = p.tensor.numel();
+      for (std::size_t set = 0; set < plan_.sets.size(); ++set)
+        if (trains(p, plan_.sets[set])) planned.sets |= std::uint64_t{1} << set;
+      planned.trainable = planned.sets != 0;
+      planned.dtype = before_ ? before_->parameters[i].dtype : p.tensor.scalar_type();
+      require<ConfigError>(!planned.trainable || at::isFloatingType(planned.dtype), "parameter '",
+                           p.name, "' of dtype ", c10::toString(planned.dtype),
+                           " cannot train; freeze it");
+      planned.used_twice = p.owners.size() > 1;
+      planned.read_in_backward =
+          std::any_of(p.owners.begin(), p.owners.end(), [](const torch::nn::Module* owner) {
+            const auto* own = dynamic_cast<const nn::Module*>(owner);
+            return !own || own->weights_in_backward();
+          });
+      planned.is_matrix = is_matrix(p);
+      planned.tensor = p.tensor;
+      planned.init = p.init;
+      owners_.push_back(p.owners);
+      plan_.parameters.push_back(std::move(planned));
+    }
+  }
+
+  // One set without a name, or those of the options; every pattern must match something.
+  void choose_sets(const std::vector<nn::NamedParameter>& named) {
+    constexpr std::size_t kMostSets = 64;
+    std::vector<std::string> names;
+    for (const auto& p : named) {
+      names.push_back(p.name);
+      names.insert(names.end(), p.other_names.begin(), p.other_names.end());
+    }
+    plan_.sets = options_.sets;
+    require<ConfigError>(plan_.sets.size() <= kMostSets, "there are ", plan_.sets.size(),
+                         " sets of parameters; at most ", kMostSets, " are possible");
+    for (const ParameterSet& set : plan_.sets)
+      require_matches(str("ShardOptions::sets: '", set.name, "'").c_str(), "parameter",
+                      set.patterns, names);
+    if (!plan_.sets.empty()) return;
+    if (options_.trainable)
+      require_matches("ShardOptions::trainable", "parameter", *options_.trainable, names);
+    plan_.sets.push_back({"", options_.trainable.value_or(std::vector<std::string>{})});
+  }
+
+  bool trains(const nn::NamedParameter& p, const ParameterSet& set) const {
+    if (options_.sets.empty() && !options_.trainable) return p.tensor.requires_grad();
+    if (glob_match_any(set.patterns, p.name)) return true;
+    return std::any_of(p.other_names.begin(), p.other_names.end(),
+                       [&](const std::string& name) { return glob_match_any(set.patterns, name); });
+  }
+
+  void choose_units() {
+    std::set<const torch::nn::Module*> chosen;
+    for (const auto& entry : policy_.units)
+      for (const Place* place : select(places_, entry, "Policy::units"))
+        chosen.insert(place->module);
+    if (policy_.min_unit_numel > 0) choose_by_size(chosen);
+    choose_lone(chosen);
+
+    // Registration order, which is forward order in most models; the root, which spans them all, last.
+    for (const Place& place : places_)
+      if (!place.name.empty() && chosen.count(place.module)) add_unit(place);
+    add_unit(places_.front());
+
+    for (const Place& place : places_) {
+      const auto own = unit_of_.find(place.module);
+      if (own == unit_of_.end())
+        unit_of_[place.module] = place.parent ? unit_of_.at(place.parent) : plan_.units.size() - 1;
+    }
+  }
+
+  // From the leaves up: a module becomes a unit when enough has gathered below it.
+  void choose_by_size(std::set<const torch::nn::Module*>& chosen) const {
+    std::unordered_map<const torch::nn::Module*, std::int64_t> below;
+    for (auto place = places_.rbegin(); place != places_.rend(); ++place) {
+      std::int64_t numel = below[place->module] + own_numel(*place->module);
+      const bool can = !place->name.empty() && dynamic_cast<nn::BoundarySlot*>(place->module);
+      if (can && numel >= policy_.min_unit_numel) chosen.insert(place->module);
+      if (place->parent && !chosen.count(place->module)) below[place->parent] += numel;
+    }
+  }
+
+  void choose_lone(std::set<const torch::nn::Module*>& chosen) const {
+    std::set<const torch::nn::Module*> covered;
+    for (const Place& place : places_) {
+      if (chosen.count(place.module) || (place.parent && covered.count(place.parent))) {
+        covered.insert(place.module);
+        continue;
+      }
+      if (!place.name.empty() && own_numel(*place.module) >= policy_.lone_unit_numel &&
+          dynamic_cast<nn::BoundarySlot*>(place.module)) {
+        chosen.insert(place.module);
+        covered.insert(place.module);
+      }
+    }
+  }
+
+  void add_unit(const Place& place) {
+    PlannedUnit unit;
+    unit.name = place.name;
+    unit.class_name = nn::class_name(*place.module);
+    unit.module = place.module;
+    unit.slot = dynamic_cast<nn::BoundarySlot*>(place.module);
+    unit_of_[place.module] = plan_.units.size();
+    plan_.units.push_back(std::move(unit));
+  }
+
+  Strategy strategy_of(const PlannedUnit& unit) const {
+    for (const auto& [entry, strategy] : options_.unit_strategies)
+      if (names_module(entry, unit.name, *unit.module)) return strategy;
+    return options_.strategy;
+  }
+
+  int shard_size_of(Strategy strategy) const {
+    switch (entry_of(strategy).sliced_over) {
+      case SlicedOver::all_ranks: return plan_.world_size;
+      case SlicedOver::one_rank: return 1;
+      case SlicedOver::neighbours: break;
+    }
+    require<ConfigError>(
+        options_.hybrid_shard_size >= 1 && plan_.world_size % options_.hybrid_shard_size == 0,
+        "ShardOptions::hybrid_shard_size ", options_.hybrid_shard_size, " does not divide the ",
+        plan_.world_size, " ranks; choose one that does");
+    return options_.hybrid_shard_size;
+  }
+
+  PlannedGroup blank_group(const PlannedParameter& p, const std::vector<std::size_t>& units) const {
+    PlannedGroup group;
+    group.units = units;
+    group.sets = p.sets;
+    group.trainable = p.trainable;
+    group.rest = rest_of(p.sets);
+    group.strategy = strategy_of(plan_.units[units.front()]);
+    const auto& mixed = options_.mixed_precision;
+    const bool floating = at::isFloatingType(p.dtype);
+    group.param_dtype = floating ? mixed.param.value_or(p.dtype) : p.dtype;
+    // Masters of what trains are fp32 (or wider, if the model is); frozen slices are stored as they
+    // are used, since nothing ever updates them.
+    group.master_dtype = p.dtype == at::kDouble ? at::kDouble : at::kFloat;
+    if (p.trainable)
+      group.storage_dtype = group.master_dtype;
+    else
+      group.storage_dtype = floating ? frozen_dtype(p, group.param_dtype) : p.dtype;
+    group.reduce_dtype = mixed.reduce.value_or(group.param_dtype);
+    group.shard_size = shard_size_of(group.strategy);
+    group.offloaded = options_.cpu_offload;
+    if (!p.trainable && options_.frozen.residency == Residency::resident) make_resident(group);
+    group.replicas = plan_.world_size / group.shard_size;
+    return group;
+  }
+
+  c10::ScalarType frozen_dtype(const PlannedParameter& p, c10::ScalarType param_dtype) const {
+    const auto dtype = options_.frozen.dtype.value_or(param_dtype);
+    const bool can = p.is_matrix && param_dtype != at::kDouble;
+    return kernels::is_eight_bit(dtype) && !can ? param_dtype : dtype;
+  }
+
+  // Whoever asks for 8 bits gets them somewhere.
+  void check_eight_bit() const {
+    const auto& dtype = options_.frozen.dtype;
+    if (!dtype) return;
+    require<ConfigError>(at::isFloatingType(*dtype) || *dtype == at::kChar,
+                         "FrozenOptions::dtype cannot be ", c10::toString(*dtype),
+                         "; choose fp32, bf16, fp16, int8 or fp8");
+    // A set that is added later may take the last of them.
+    if (!kernels::is_eight_bit(*dtype) || before_) return;
+    require<ConfigError>(std::any_of(plan_.groups.begin(), plan_.groups.end(),
+                                     [](const PlannedGroup& group) { return group.eight_bit(); }),
+                         "FrozenOptions::dtype asks for 8 bits, but no matrix of the model is "
+                         "frozen in all phases; freeze some, or leave it out");
+  }
+
+  // The mildest of the sets': masters that one of them wants to keep are kept.
+  Rest rest_of(std::uint64_t sets) const {
+    Rest rest = Rest::drop;
+    for (std::size_t set = 0; set < plan_.sets.size(); ++set)
+      if (sets >> set & 1) rest = std::min(rest, plan_.sets[set].rest);
+    return rest;
+  }
+
+  void make_groups() {
+    std::map<std::tuple<std::vector<std::size_t>, std::uint64_t, int, int, int>, std::size_t> known;
+    check_unit_strategies();
+    for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
+      const auto& p = plan_.parameters[i];
+      std::vector<std::size_t> units;
+      for (const auto* owner : owners_[i]) {
+        const std::size_t unit = unit_of_.at(owner);
+        if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
+      }
+      PlannedGroup blank = blank_group(p, units);
+      const auto key = std::make_tuple(units, p.sets, static_cast<int>(blank.storage_dtype),
+                                       static_cast<int>(blank.param_dtype), blank.shard_size);
+      const auto [place, is_new] = known.emplace(key, plan_.groups.size());
+      if (is_new) {
+        blank.name = str(plan_.units[units.front()].label(), units.size() > 1 ? " tied" : "", " ",
+                         kind_of(p.sets), eight_bit_suffix(blank));
+        for (const std::size_t unit : units)
+          plan_.units[unit].groups.push_back(plan_.groups.size());
+        plan_.groups.push_back(std::move(blank));
+      }
+      plan_.groups[place->second].parameters.push_back(i);
+    }
+    for (PlannedGroup& group : plan_.groups) {
+      sort_parameters(group);
+      lay_out(group, plan_.parameters);
+    }
+    check_eight_bit();
+  }
+
+  // A unit's frozen matrices stand beside what else is frozen in it.
+  static const char* eight_bit_suffix(const PlannedGroup& group) {
+    if (!group.eight_bit()) return "";
+    return group.storage_dtype == at::kChar ? " int8" : " fp8";
+  }
+
+  // "frozen", "trainable", or the sets: "a+b".
+  std::string kind_of(std::uint64_t sets) const {
+    if (sets == 0) return "frozen";
+    if (plan_.sets.size() == 1) return "trainable";
+    std::vector<std::string> names;
+    for (std::size_t set = 0; set < plan_.sets.size(); ++set)
+      if (sets >> set & 1) names.push_back(plan_.sets[set].name);
+    return join(names, "+");
+  }
+
+  void check_unit_strategies() const {
+    for (const auto& [entry, strategy] : options_.unit_strategies) {
+      const bool any =
+          std::any_of(plan_.units.begin(), plan_.units.end(),
+                      [&](const PlannedUnit& u) { return names_module(entry, u.name, *u.module); });
+      if (!any) {
+        std::vector<std::string> names;
+        for (const auto& unit : plan_.units)
+          names.push_back(is_pattern(entry) ? unit.name : unit.class_name);
+        throw ConfigError(str("ShardOptions::unit_strategies: '", entry, "' matches no unit",
+                              did_you_mean(entry, names)));
+      }
+    }
+  }
+
+  void sort_parameters(PlannedGroup& group) const {
+    std::vector<std::int64_t> numels;
+    for (const std::size_t i : group.parameters) numels.push_back(plan_.parameters[i].numel);
+    std::vector<std::size_t> ordered;
+    for (const std::size_t k : aligned_order(numels)) ordered.push_back(group.parameters[k]);
+    group.parameters = std::move(ordered);
+  }
+
+  void find_checkpointed() {
+    const nn::KeptActivations& kept = options_.kept_activations;
+    require<ConfigError>(
+        !options_.activation_checkpointing.empty() || !(kept.products || kept.in_host),
+        "ShardOptions::kept_activations says what checkpointed modules keep, but none is "
+        "checkpointed; name some in ShardOptions::activation_checkpointing");
+    for (const auto& entry : options_.activation_checkpointing)
+      for (const Place* place : select(places_, entry, "ShardOptions::activation_checkpointing")) {
+        auto* slot = dynamic_cast<nn::BoundarySlot*>(place->module);
+        require<ConfigError>(slot != nullptr, "ShardOptions::activation_checkpointing: '",
+                             place->name, "' is a foreign ", nn::class_name(*place->module),
+                             " without a boundary; make it an nn::Hooked<...>");
+        plan_.checkpointed.push_back({place->name, place->module, slot});
+        plan_.units[unit_of_.at(place->module)].recomputes = true;
+      }
+  }
+
+  void check_units() const {
+    for (const PlannedUnit& unit : plan_.units) {
+      constexpr std::size_t kMostGroups = 64;  // a step names them by bits
+      require<ConfigError>(unit.groups.size() <= kMostGroups, "unit '", unit.label(), "' has ",
+                           unit.groups.size(), " groups; at most ", kMostGroups, " are possible");
+      // In any phase: what is in place while it rests may not be while it trains.
+      const bool must_gather =
+          std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
+            const PlannedGroup& group = plan_.groups[g];
+            return !group.in_place() ||
+                   (group.trainable && group.master_dtype != group.param_dtype);
+          });
+      require<ConfigError>(
+          unit.slot || options_.watch_operators || !must_gather, "unit '", unit.label(),
+          "' is a foreign ", unit.class_name,
+          " without a boundary; make it an nn::Hooked<...>, or set watch_operators");
+    }
+  }
+
+  torch::nn::Module& root_;
+  const Policy& policy_;
+  const ShardOptions& options_;
+  const ShardPlan* before_;
+  std::vector<Place> places_;
+  ShardPlan plan_;
+  std::vector<std::vector<torch::nn::Module*>> owners_;  // of each parameter
+  std::unordered_map<const torch::nn::Module*, std::size_t> unit_of_;
+};
+
+}  // namespace
+
+bool names_module(const std::string& entry, const std::string& name,
+                  const torch::nn::Module& module) {
+  if (is_pattern(entry)) return glob_match(entry, name);
+  return nn::class_name(module) == entry || name == entry;
+}
+
+ShardPlan make_plan(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
+                    int world_size, const ShardPlan* before) {
+  return Planner(root, policy, options, world_size, before).make();
+}
+
+}  // namespace floe::shard

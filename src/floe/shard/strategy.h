@@ -1,0 +1,74 @@
+// The sharding strategies: one entry each. Names, help, plan, engine and diagnostics follow from it; see
+// docs/adding-a-sharding-strategy.md.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+namespace floe::shard {
+
+enum class Strategy { full_shard, shard_grad_op, no_shard, hybrid };
+
+// Over which ranks a group is sliced; the other ranks hold copies of the slices.
+enum class SlicedOver {
+  all_ranks,   // no copies
+  neighbours,  // ShardOptions::hybrid_shard_size of them, inside a machine as a rule
+  one_rank,    // everybody holds everything
+};
+
+struct StrategyEntry {
+  Strategy strategy;
+  std::string_view name;  // in configurations, plans and errors
+  std::string_view help;  // as it stands in brackets behind the name
+  SlicedOver sliced_over = SlicedOver::all_ranks;
+  // Gathered parameters that backward needs stay from a unit's forward to its backward: one gather per
+  // step instead of two, for the memory of all of them at once.
+  bool keep_until_backward = false;
+};
+
+// In the order of the enum.
+inline constexpr std::array kStrategies{
+    StrategyEntry{Strategy::full_shard, "full_shard", "ZeRO-3"},
+    StrategyEntry{.strategy = Strategy::shard_grad_op,
+                  .name = "shard_grad_op",
+                  .help = "ZeRO-2: kept from forward to backward",
+                  .keep_until_backward = true},
+    StrategyEntry{Strategy::no_shard, "no_shard", "DDP", SlicedOver::one_rank},
+    StrategyEntry{Strategy::hybrid, "hybrid", "shard inside a group of ranks, replicate across",
+                  SlicedOver::neighbours},
+};
+
+constexpr const StrategyEntry& entry_of(Strategy strategy) {
+  return kStrategies[static_cast<std::size_t>(strategy)];
+}
+constexpr std::string_view name_of(Strategy strategy) { return entry_of(strategy).name; }
+
+// For configurations.
+constexpr auto enum_names(Strategy) {
+  std::array<std::pair<std::string_view, Strategy>, kStrategies.size()> names;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    names[i] = {kStrategies[i].name, kStrategies[i].strategy};
+  return names;
+}
+
+static_assert([] {
+  for (std::size_t i = 0; i < kStrategies.size(); ++i)
+    if (kStrategies[i].strategy != static_cast<Strategy>(i)) return false;
+  return true;
+}());
+
+// Where frozen parameters live.
+enum class Residency {
+  sharded,    // as the strategy says
+  resident,   // a whole copy on every rank, never gathered
+  automatic,  // resident as far as a budget goes, most traffic saved per byte first
+};
+constexpr auto enum_names(Residency) {
+  using enum Residency;
+  return std::to_array<std::pair<std::string_view, Residency>>(
+      {{"sharded", sharded}, {"resident", resident}, {"auto", automatic}});
+}
+
+}  // namespace floe::shard

@@ -1,0 +1,106 @@
+// The states of groups and of their gradients, and the memory that each of them stands for.
+#include <gtest/gtest.h>
+
+#include "floe/models/transformer.h"
+#include "floe/shard/engine.h"
+
+namespace floe {
+namespace {
+
+using shard::GradientState;
+using shard::GroupState;
+
+const models::TransformerSize kSize{.vocab = 50, .dim = 16, .layers = 3, .heads = 2, .context = 8};
+
+struct Job {
+  explicit Job(int world, shard::Strategy strategy = shard::Strategy::full_shard)
+      : model(std::make_shared<models::Transformer>(kSize)) {
+    shard::ShardOptions options;
+    options.world = comm::World::fake(0, world);
+    options.strategy = strategy;
+    engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
+  }
+  at::Tensor loss() const {
+    const at::Tensor ids = at::arange(16, at::kLong).view({2, 8});
+    return models::next_token_loss(nn::call(*model, ids), ids);
+  }
+  void expect(GroupState groups, GradientState gradients) const {
+    for (const auto& group : engine->groups()) {
+      EXPECT_EQ(group->state(), groups) << group->name();
+      EXPECT_EQ(group->gradients().state(), gradients) << group->name();
+    }
+  }
+
+  std::shared_ptr<models::Transformer> model;
+  std::shared_ptr<shard::Engine> engine;
+};
+
+TEST(States, OfAStep) {
+  Job job(2);
+  job.expect(GroupState::sliced, GradientState::none);
+  EXPECT_EQ(job.engine->memory().gradient_shards, 0);
+  job.loss().backward();
+  job.expect(GroupState::sliced, GradientState::reduced);
+  EXPECT_EQ(job.engine->memory().pool_held, 0);
+  EXPECT_EQ(job.engine->memory().gradient_pool_held, 0);
+  EXPECT_EQ(job.engine->memory().gradient_shards, job.engine->plan().held().gradient_shards);
+  job.loss().backward();
+  job.expect(GroupState::sliced, GradientState::reduced);
+  job.engine->clear_gradients();
+  job.expect(GroupState::sliced, GradientState::none);
+  EXPECT_EQ(job.engine->memory().gradient_shards, 0);
+}
+
+TEST(States, BetweenForwardAndBackward) {
+  Job job(2, shard::Strategy::shard_grad_op);
+  {
+    const at::Tensor loss = job.loss();
+    std::int64_t gathered = 0;
+    for (const auto& group : job.engine->groups())
+      if (group->state() == GroupState::gathered) gathered += group->plan().gathered_bytes();
+    EXPECT_GT(gathered, 0);
+    EXPECT_EQ(job.engine->memory().pool_used, gathered);
+  }
+  job.expect(GroupState::sliced, GradientState::none);  // the graph is gone, and what it held with it
+}
+
+TEST(States, WithoutGradientSync) {
+  Job job(2);
+  std::int64_t whole = 0;
+  for (const auto& group : job.engine->groups()) whole += group->plan().gradient_bytes();
+  job.engine->set_gradient_sync(false);
+  for (int micro = 0; micro < 2; ++micro) {
+    job.loss().backward();
+    job.expect(GroupState::sliced, GradientState::collecting);
+    EXPECT_EQ(job.engine->memory().gradient_shards, 0);
+    EXPECT_EQ(job.engine->memory().gradient_pool_held, whole);
+  }
+  job.engine->set_gradient_sync(true);
+  job.loss().backward();
+  job.expect(GroupState::sliced, GradientState::reduced);
+  EXPECT_EQ(job.engine->memory().gradient_pool_held, 0);
+}
+
+TEST(States, OfOneRankAlone) {
+  Job job(1);
+  job.expect(GroupState::in_place, GradientState::none);
+  for (int micro = 0; micro < 2; ++micro) {
+    job.loss().backward();
+    job.expect(GroupState::in_place, GradientState::local);
+    EXPECT_EQ(job.engine->memory().gradient_pool_held, 0);
+  }
+}
+
+TEST(States, WhichMayFollow) {
+  EXPECT_TRUE(may_follow(GroupState::sliced, GroupState::gathering));
+  EXPECT_FALSE(may_follow(GroupState::sliced, GroupState::gathered));
+  EXPECT_FALSE(may_follow(GroupState::gathered, GroupState::gathering));
+  EXPECT_FALSE(may_follow(GroupState::in_place, GroupState::gathering));
+  EXPECT_FALSE(may_follow(GradientState::none, GradientState::reducing));
+  EXPECT_FALSE(may_follow(GradientState::collecting, GradientState::reduced));
+  EXPECT_FALSE(may_follow(GradientState::reducing, GradientState::collecting));
+  EXPECT_TRUE(may_follow(GradientState::reduced, GradientState::collecting));
+}
+
+}  // namespace
+}  // namespace floe
