@@ -12,7 +12,8 @@
 #include "floe/core/error.h"
 #include "floe/core/names.h"
 #include "floe/nn/layers.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
+#include "floe/optim/optimizers/sgd.h"
 #include "tests/support/ranks.h"
 
 namespace floe::optim {

@@ -10,23 +10,27 @@
 namespace floe::optim {
 namespace {
 
-using Kind = LrSchedule::Kind;
+using Kind = ScheduleKind;
+
+const Kind kConstant = lr_schedule_from_name("constant");
+const Kind kLinear = lr_schedule_from_name("linear");
+const Kind kCosine = lr_schedule_from_name("cosine");
 
 // transformers.optimization: get_{constant,linear,cosine}_schedule_with_warmup's lambdas, verbatim.
 double as_transformers(Kind kind, double step, double warmup, double total) {
-  if (kind == Kind::constant) {
+  if (kind == kConstant) {
     if (step < warmup) return step / std::max(1.0, warmup);
     return 1.0;
   }
   if (step < warmup) return step / std::max(1.0, warmup);
-  if (kind == Kind::linear) return std::max(0.0, (total - step) / std::max(1.0, total - warmup));
+  if (kind == kLinear) return std::max(0.0, (total - step) / std::max(1.0, total - warmup));
   const double num_cycles = 0.5;
   const double progress = (step - warmup) / std::max(1.0, total - warmup);
   return std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * num_cycles * 2.0 * progress)));
 }
 
 TEST(LrSchedule, AsTransformersHasThem) {
-  for (const Kind kind : {Kind::constant, Kind::linear, Kind::cosine})
+  for (const Kind kind : {kConstant, kLinear, kCosine})
     for (const std::int64_t warmup : {0, 1, 10, 99, 100})
       for (const std::int64_t total : {100, 101, 5000}) {
         const LrSchedule schedule{kind, warmup, total};
@@ -41,25 +45,25 @@ TEST(LrSchedule, AsTransformersHasThem) {
 }
 
 TEST(LrSchedule, Numbers) {
-  EXPECT_EQ((LrSchedule{Kind::constant, 5000}.factor(0)), 0);
-  EXPECT_EQ((LrSchedule{Kind::constant, 5000}.factor(1250)), 0.25);
-  EXPECT_EQ((LrSchedule{Kind::constant, 5000}.factor(5000)), 1);
-  EXPECT_EQ((LrSchedule{Kind::constant, 0}.factor(0)), 1);
-  EXPECT_EQ((LrSchedule{Kind::linear, 10, 110}.factor(10)), 1);
-  EXPECT_EQ((LrSchedule{Kind::linear, 10, 110}.factor(60)), 0.5);
-  EXPECT_EQ((LrSchedule{Kind::linear, 10, 110}.factor(110)), 0);
-  EXPECT_EQ((LrSchedule{Kind::linear, 10, 110}.factor(500)), 0);
-  EXPECT_EQ((LrSchedule{Kind::cosine, 10, 110}.factor(10)), 1);
-  EXPECT_NEAR((LrSchedule{Kind::cosine, 10, 110}.factor(35)), 0.8535533905932737, 1e-15);
-  EXPECT_NEAR((LrSchedule{Kind::cosine, 10, 110}.factor(60)), 0.5, 1e-15);
-  EXPECT_NEAR((LrSchedule{Kind::cosine, 10, 110}.factor(110)), 0, 1e-15);
+  EXPECT_EQ((LrSchedule{kConstant, 5000}.factor(0)), 0);
+  EXPECT_EQ((LrSchedule{kConstant, 5000}.factor(1250)), 0.25);
+  EXPECT_EQ((LrSchedule{kConstant, 5000}.factor(5000)), 1);
+  EXPECT_EQ((LrSchedule{kConstant, 0}.factor(0)), 1);
+  EXPECT_EQ((LrSchedule{kLinear, 10, 110}.factor(10)), 1);
+  EXPECT_EQ((LrSchedule{kLinear, 10, 110}.factor(60)), 0.5);
+  EXPECT_EQ((LrSchedule{kLinear, 10, 110}.factor(110)), 0);
+  EXPECT_EQ((LrSchedule{kLinear, 10, 110}.factor(500)), 0);
+  EXPECT_EQ((LrSchedule{kCosine, 10, 110}.factor(10)), 1);
+  EXPECT_NEAR((LrSchedule{kCosine, 10, 110}.factor(35)), 0.8535533905932737, 1e-15);
+  EXPECT_NEAR((LrSchedule{kCosine, 10, 110}.factor(60)), 0.5, 1e-15);
+  EXPECT_NEAR((LrSchedule{kCosine, 10, 110}.factor(110)), 0, 1e-15);
 }
 
 // As torch's CosineAnnealingLR has eta_min, and transformers' schedules min_lr_rate: what would fall to
 // 0 falls to the last factor, in the same shape.
 TEST(LrSchedule, FallsToALastFactor) {
   constexpr double kLast = 0.1;
-  for (const Kind kind : {Kind::linear, Kind::cosine})
+  for (const Kind kind : {kLinear, kCosine})
     for (std::int64_t step = 0; step <= 130; ++step) {
       const LrSchedule schedule{kind, 10, 110, kLast};
       const double to_zero =
@@ -67,13 +71,14 @@ TEST(LrSchedule, FallsToALastFactor) {
       const double expected = step < 10 ? to_zero : kLast + (1 - kLast) * to_zero;
       EXPECT_NEAR(schedule.factor(step), expected, 1e-14) << "step " << step;
     }
-  EXPECT_EQ((LrSchedule{Kind::constant, 0, 100, 0.1}.factor(100)), 1);
+  EXPECT_EQ((LrSchedule{kConstant, 0, 100, 0.1}.factor(100)), 1);
 }
 
 TEST(LrSchedule, Names) {
-  EXPECT_EQ(lr_schedule_from_name("constant"), Kind::constant);
-  EXPECT_EQ(lr_schedule_from_name("linear"), Kind::linear);
-  EXPECT_EQ(lr_schedule_from_name("cosine"), Kind::cosine);
+  for (const auto& [name, kind] : enum_names(Kind{})) {
+    EXPECT_EQ(lr_schedule_from_name(std::string(name)), kind);
+    EXPECT_EQ(schedule_type(kind).name, name);
+  }
   try {
     lr_schedule_from_name("polynomial");
     ADD_FAILURE() << "accepted";

@@ -9,12 +9,12 @@
 namespace floe::optim {
 namespace {
 
-using shard::MovingSlice;
+using shard::OffloadableSlice;
 
-std::int64_t total(const std::vector<MovingSlice>& slices,
-                   std::int64_t (MovingSlice::*bytes)() const) {
+std::int64_t total(const std::vector<OffloadableSlice>& slices,
+                   std::int64_t (OffloadableSlice::*bytes)() const) {
   std::int64_t sum = 0;
-  for (const MovingSlice& slice : slices) sum += (slice.*bytes)();
+  for (const OffloadableSlice& slice : slices) sum += (slice.*bytes)();
   return sum;
 }
 
@@ -28,15 +28,15 @@ Ema::Ema(shard::Engine& engine, double decay) : engine_(engine), decay_(decay) {
   engine.add_owner(this);
 }
 
-shard::MovingSlice Ema::start(const shard::FlatGroup& group) const {
+shard::OffloadableSlice Ema::start(const shard::FlatGroup& group) const {
   const at::AutoGradMode grad_off(false);
   const at::Tensor values = group.values();
   if (group.plan().active || !group.plan().leaves_device())
-    return shard::MovingSlice(
+    return shard::OffloadableSlice(
         values.to(group.shard().device(), at::kFloat, /*non_blocking=*/false, /*copy=*/true));
   const at::Tensor stored = nn::store_empty(values.numel(), at::kFloat, engine_.world().device());
   stored.copy_(values);
-  return shard::MovingSlice(stored, /*stored=*/true);
+  return shard::OffloadableSlice(stored, /*stored=*/true);
 }
 
 void Ema::update() {
@@ -77,11 +77,11 @@ void Ema::exchange(bool back) {
   }
 }
 
-std::int64_t Ema::state_bytes() const { return total(averages_, &MovingSlice::device_bytes); }
-std::int64_t Ema::stored_bytes() const { return total(averages_, &MovingSlice::stored_bytes); }
-std::int64_t Ema::due_bytes() const { return total(averages_, &MovingSlice::due_bytes); }
+std::int64_t Ema::state_bytes() const { return total(averages_, &OffloadableSlice::device_bytes); }
+std::int64_t Ema::stored_bytes() const { return total(averages_, &OffloadableSlice::stored_bytes); }
+std::int64_t Ema::due_bytes() const { return total(averages_, &OffloadableSlice::due_bytes); }
 
-void Ema::rest(std::size_t set, std::size_t next) {
+void Ema::deactivate(std::size_t set, std::size_t next) {
   require<ShardError>(!in_place_,
                       "another set is to train while averages are in the place of the weights; end "
                       "Ema::InPlace first");
@@ -93,22 +93,22 @@ void Ema::rest(std::size_t set, std::size_t next) {
   }
 }
 
-void Ema::wake(std::size_t set) {
+void Ema::activate(std::size_t set) {
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g)
     if (groups[g]->plan().trains_in(set))
       averages_[g].fetch(groups[g]->shard().device(), engine_.move_stream());
 }
 
-void Ema::arrive() {
-  for (const auto& average : averages_) average.arrive();
+void Ema::prefetch() {
+  for (const auto& average : averages_) average.prefetch();
 }
 
-void Ema::relaid(const shard::Relayout& relayout) {
+void Ema::relayout(const shard::Relayout& relayout) {
   std::vector<at::Tensor> slices;
   for (const auto& average : averages_) slices.push_back(average.values());
   const std::vector<at::Tensor> after = relayout.apply(slices);
-  std::vector<shard::MovingSlice> before = std::exchange(averages_, {});
+  std::vector<shard::OffloadableSlice> before = std::exchange(averages_, {});
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const shard::Relayout::Part& part = relayout.parts()[g];

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "floe/shard/engine.h"
-#include "floe/shard/group/offloadable_shard.h"
+#include "floe/shard/group/offloadable_slice.h"
 #include "floe/shard/slice_owner.h"
 
 namespace floe::optim {
@@ -43,7 +43,7 @@ class Ema final : public shard::SliceOwner {
   // The averages of a trainable group's slice, fp32 [shard_numel], as a checkpoint has them, wherever
   // they are now.
   const at::Tensor& slice(std::size_t group_index) const { return averages_[group_index].values(); }
-  // The same to be read only (see MovingSlice::held).
+  // The same to be read only (see OffloadableSlice::held).
   const at::Tensor& held(std::size_t group_index) const { return averages_[group_index].held(); }
   // Starts again from the current values: for a checkpoint that has no averages.
   void restart();
@@ -53,19 +53,19 @@ class Ema final : public shard::SliceOwner {
   // Of what is stored: on its way back behind the next backward.
   std::int64_t due_bytes() const;
 
-  void rest(std::size_t set, std::size_t next) override;
-  void wake(std::size_t set) override;
-  void arrive() override;
-  void relaid(const shard::Relayout& relayout) override;
+  void deactivate(std::size_t set, std::size_t next) override;
+  void activate(std::size_t set) override;
+  void prefetch() override;
+  void relayout(const shard::Relayout& relayout) override;
 
  private:
   // From the current values.
-  shard::MovingSlice start(const shard::FlatGroup& group) const;
+  shard::OffloadableSlice start(const shard::FlatGroup& group) const;
   void exchange(bool back);
 
   shard::Engine& engine_;
   double decay_;
-  std::vector<shard::MovingSlice> averages_;
+  std::vector<shard::OffloadableSlice> averages_;
   bool in_place_ = false;                        // the averages, where the values are
   std::map<std::size_t, at::Tensor> set_aside_;  // meanwhile: what they would be rounded to
 };

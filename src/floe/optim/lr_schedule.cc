@@ -7,27 +7,71 @@
 #include "floe/core/error.h"
 
 namespace floe::optim {
+namespace {
+
+// As transformers' get_{constant,linear,cosine}_schedule_with_warmup have them.
+
+double steps_after_warmup(const LrSchedule& schedule) {
+  return static_cast<double>(
+      std::max<std::int64_t>(1, schedule.total_steps - schedule.warmup_steps));
+}
+
+// What would fall from 1 to 0 falls to the last factor, in the same shape.
+double down_to_last(const LrSchedule& schedule, double height) {
+  const double last = schedule.last_factor;
+  return last == 0 ? height : last + (1 - last) * height;
+}
+
+double constant(const LrSchedule& /*schedule*/, std::int64_t /*step*/) { return 1; }
+
+double linear(const LrSchedule& schedule, std::int64_t step) {
+  const auto left = static_cast<double>(schedule.total_steps - step);
+  return down_to_last(schedule, std::max(0.0, left / steps_after_warmup(schedule)));
+}
+
+double cosine(const LrSchedule& schedule, std::int64_t step) {
+  const double span = steps_after_warmup(schedule);
+  // Not beyond the end, where the cosine would rise again.
+  const double after = std::min(span, static_cast<double>(step - schedule.warmup_steps));
+  return down_to_last(schedule,
+                      std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * after / span))));
+}
+
+}  // namespace
+
+const std::vector<ScheduleType>& schedule_types() {
+  static const std::vector<ScheduleType> types{
+      {"constant", "as it is", {}, false, constant},
+      {"linear", "in a straight line down to min_lr", {"min_lr"}, true, linear},
+      {"cosine", "along half a cosine down to min_lr", {"min_lr"}, true, cosine},
+  };
+  return types;
+}
+
+const ScheduleType& schedule_type(ScheduleKind kind) {
+  return schedule_types().at(static_cast<std::size_t>(kind));
+}
+
+ScheduleKind lr_schedule_from_name(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& [known, kind] : enum_names(ScheduleKind{})) {
+    if (known == name) return kind;
+    names.emplace_back(known);
+  }
+  throw ConfigError(str("schedule '", name, "' is not one of ", join(names)));
+}
 
 double LrSchedule::factor(std::int64_t step) const {
   if (step < warmup_steps)
     return static_cast<double>(step) / static_cast<double>(std::max<std::int64_t>(1, warmup_steps));
-  if (kind == Kind::constant) return 1;
-  const auto span = static_cast<double>(std::max<std::int64_t>(1, total_steps - warmup_steps));
-  const auto towards_the_end = [this](double fallen) {
-    return last_factor == 0 ? fallen : last_factor + (1 - last_factor) * fallen;
-  };
-  if (kind == Kind::linear)
-    return towards_the_end(std::max(0.0, static_cast<double>(total_steps - step) / span));
-  // Not beyond the end, where the cosine would rise again.
-  const double after = std::min(span, static_cast<double>(step - warmup_steps));
-  return towards_the_end(std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * after / span))));
+  return schedule_type(kind).factor(*this, step);
 }
 
-LrSchedule::Kind lr_schedule_from_name(const std::string& name) {
-  if (name == "constant") return LrSchedule::Kind::constant;
-  if (name == "linear") return LrSchedule::Kind::linear;
-  if (name == "cosine") return LrSchedule::Kind::cosine;
-  throw ConfigError(str("schedule '", name, "' is not one of constant, linear, cosine"));
+LrSchedule make_schedule(const ScheduleConfig& config, std::int64_t total_steps, double lr) {
+  return {.kind = config.type,
+          .warmup_steps = config.warmup_of(total_steps),
+          .total_steps = total_steps,
+          .last_factor = lr > 0 ? std::min(1.0, config.min_lr / lr) : 0};
 }
 
 }  // namespace floe::optim

@@ -4,8 +4,69 @@
 #include <cmath>
 
 #include "floe/config/schema.h"
+#include "floe/core/str.h"
+#include "floe/optim/lr_schedule.h"
+#include "floe/optim/optimizers/registry.h"
 
-namespace floe {
+namespace floe::optim {
+namespace {
+
+template <class Kind, class Types>
+std::vector<std::pair<std::string_view, Kind>> numbered(const Types& types) {
+  std::vector<std::pair<std::string_view, Kind>> names;
+  for (const auto& type : types) names.emplace_back(type.name, static_cast<Kind>(names.size()));
+  return names;
+}
+
+// "adamw: two moments of each trainable element; sgd: ..."
+template <class Types>
+std::string helps(const Types& types) {
+  std::vector<std::string> all;
+  for (const auto& type : types) all.push_back(str(type.name, ": ", type.help));
+  return join(all, "; ");
+}
+
+template <class Type>
+bool reads(const Type& type, std::string_view key) {
+  return std::find(type.keys.begin(), type.keys.end(), key) != type.keys.end();
+}
+
+// "linear or cosine"
+template <class Types>
+std::string readers(const Types& types, std::string_view key, const std::string& between) {
+  std::vector<std::string> names;
+  for (const auto& type : types)
+    if (reads(type, key)) names.emplace_back(type.name);
+  return join(names, between);
+}
+
+// A key that only some of the types read. With another type it must keep its default: `with` is
+// ("has no effect with adamw"), by the type's name.
+template <class C, class F, class Types>
+config::Field<F> key_of_some(config::Schema<C>& s, const Types& types, const std::string& key,
+                             F C::*member, const std::string& help,
+                             std::string (*with)(std::string_view type)) {
+  s.check(key, [=, &types](const C& c) -> std::string {
+    const auto& type = types[static_cast<std::size_t>(c.type)];
+    if (reads(type, key) || c.*member == C{}.*member) return "";
+    return str("has no effect with ", with(type.name),
+               "; remove it, or set type: ", readers(types, key, " or "), " beside it");
+  });
+  return s.field(key, member, str("Of ", readers(types, key, " and "), ": ", help));
+}
+
+std::string plain_name(std::string_view type) { return std::string(type); }
+std::string schedule_name(std::string_view type) { return str("a ", type, " schedule"); }
+
+}  // namespace
+
+std::vector<std::pair<std::string_view, OptimizerKind>> enum_names(OptimizerKind) {
+  return numbered<OptimizerKind>(optimizer_types());
+}
+
+std::vector<std::pair<std::string_view, ScheduleKind>> enum_names(ScheduleKind) {
+  return numbered<ScheduleKind>(schedule_types());
+}
 
 void describe(config::Schema<ClipConfig>& s) {
   s.field("norm", &ClipConfig::norm, "Largest global norm of the gradients; null: no limit")
@@ -14,23 +75,19 @@ void describe(config::Schema<ClipConfig>& s) {
       .more_than(0);
 }
 
-int OptimizerConfig::num_moments() const {
-  if (type == Type::adamw) return 2;
-  return momentum > 0 ? 1 : 0;
-}
-
 void describe(config::Schema<OptimizerConfig>& s) {
   using C = OptimizerConfig;
-  s.field("type", &C::type, "adamw keeps two moments of each trainable element, sgd one or none");
+  const auto& types = optimizer_types();
+  s.field("type", &C::type, "What is kept of each trainable element: " + helps(types));
   s.field("lr", &C::lr, "Learning rate after warm-up").at_least(0);
-  s.field("betas", &C::betas, "How slowly adamw's moments move");
-  s.field("eps", &C::eps, "Added to the root of adamw's second moment").more_than(0);
-  s.field(
-       "weight_decay", &C::weight_decay,
-       "Decay of what `decay` names; decoupled from the gradient with adamw, a part of it with sgd")
+  key_of_some(s, types, "betas", &C::betas, "how slowly its moments move", plain_name);
+  key_of_some(s, types, "eps", &C::eps, "added to the root of its second moment", plain_name)
+      .more_than(0);
+  s.field("weight_decay", &C::weight_decay,
+          "Decay of what `decay` names; a part of the gradient with sgd, else decoupled from it")
       .at_least(0);
   s.field("decay", &C::decay, "Patterns of the parameters that decay; an empty list is all");
-  s.field("momentum", &C::momentum, "Of sgd; more than 0 keeps one moment")
+  key_of_some(s, types, "momentum", &C::momentum, "more than 0 keeps one moment", plain_name)
       .at_least(0)
       .less_than(1);
   s.field(
@@ -38,36 +95,23 @@ void describe(config::Schema<OptimizerConfig>& s) {
        "Learning rates of some parameters by pattern, such as {\"perceiver.*\": 1e-5}; lr is that "
        "of the others, and the schedule goes for all")
       .at_least(0);
-  s.check("momentum", [](const C& c) {
-    return c.type != C::Type::sgd && c.momentum > 0
-               ? "has no effect with adamw; remove it, or set type: sgd beside it"
-               : "";
-  });
   s.check("betas", [](const C& c) {
-    for (const double beta : c.betas)
-      if (beta < 0 || beta >= 1) return "must be two numbers from 0 up to, but not including, 1";
-    return c.type == C::Type::sgd && c.betas != C{}.betas
-               ? "has no effect with sgd; remove it, or set momentum instead"
+    const auto is_wrong = [](double beta) { return beta < 0 || beta >= 1; };
+    return std::any_of(c.betas.begin(), c.betas.end(), is_wrong)
+               ? "must be two numbers from 0 up to, but not including, 1"
                : "";
-  });
-  s.check("eps", [](const C& c) {
-    return c.type == C::Type::sgd && c.eps != C{}.eps ? "has no effect with sgd; remove it" : "";
   });
 }
 
 void describe(config::Schema<ScheduleConfig>& s) {
-  s.field("type", &ScheduleConfig::type,
-          "After warm-up: constant, linear or cosine down to min_lr at the last step");
-  s.field("warmup_steps", &ScheduleConfig::warmup_steps,
+  using C = ScheduleConfig;
+  const auto& types = schedule_types();
+  s.field("type", &C::type, "The rate after the warm-up: " + helps(types));
+  s.field("warmup_steps", &C::warmup_steps,
           "Steps in which the rate grows from 0; null: 5% of the steps, at most 5000")
       .at_least(0);
-  s.field("min_lr", &ScheduleConfig::min_lr, "The rate at which linear and cosine end").at_least(0);
-  s.check("min_lr", [](const ScheduleConfig& c) {
-    return c.min_lr > 0 && c.type == ScheduleConfig::Type::constant
-               ? "has no effect with a constant schedule; remove it, or set type: linear or cosine "
-                 "beside it"
-               : "";
-  });
+  key_of_some(s, types, "min_lr", &C::min_lr, "the rate at the last step", schedule_name)
+      .at_least(0);
 }
 
 std::int64_t ScheduleConfig::warmup_of(std::int64_t total_steps) const {
@@ -83,4 +127,4 @@ void describe(config::Schema<EmaConfig>& s) {
       .less_than(1);
 }
 
-}  // namespace floe
+}  // namespace floe::optim

@@ -1,4 +1,5 @@
-// The blocks `train.clip`, `train.optimizer`, `train.schedule` and `train.ema`: what updates parameters.
+// The blocks `train.clip`, `train.optimizer`, `train.schedule` and `train.ema`: what updates
+// parameters.
 #pragma once
 
 #include <array>
@@ -10,11 +11,19 @@
 #include <utility>
 #include <vector>
 
-namespace floe {
-namespace config {
+namespace floe::config {
 template <class T>
 class Schema;
 }
+
+namespace floe::optim {
+
+// An optimizer by its place in optimizer_types() and a schedule by its place in schedule_types(): the
+// registries know their names, the first of each is the default.
+enum class OptimizerKind : std::uint8_t {};
+enum class ScheduleKind : std::uint8_t {};
+std::vector<std::pair<std::string_view, OptimizerKind>> enum_names(OptimizerKind);
+std::vector<std::pair<std::string_view, ScheduleKind>> enum_names(ScheduleKind);
 
 struct ClipConfig {
   std::optional<double> norm = 1.0;  // of all gradients together; null: off
@@ -22,48 +31,33 @@ struct ClipConfig {
 };
 void describe(config::Schema<ClipConfig>& s);
 
+// Of an optimizer that does not read a key, the key must stay as it is here.
 struct OptimizerConfig {
-  enum class Type { adamw, sgd };
-
-  Type type = Type::adamw;
+  OptimizerKind type{};
   double lr = 1e-4;
   std::array<double, 2> betas{0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0.1;
   std::vector<std::string> decay{"*gated_cross_attn*"};  // what decays; an empty list: everything
-  double momentum = 0;                                   // of sgd
+  double momentum = 0;
   // Learning rates of some parameters, by pattern; `lr` is that of all others.
   std::map<std::string, double> lr_patterns;
-  // How many values it keeps per trainable element.
-  int num_moments() const;
 };
-inline auto enum_names(OptimizerConfig::Type) {
-  using enum OptimizerConfig::Type;
-  return std::to_array<std::pair<std::string_view, OptimizerConfig::Type>>(
-      {{"adamw", adamw}, {"sgd", sgd}});
-}
 void describe(config::Schema<OptimizerConfig>& s);
 
 struct ScheduleConfig {
-  enum class Type { constant, linear, cosine };
-
   // Of the steps that the schedule runs over, where warmup_steps is not set; never more than
   // kMostWarmup steps.
   static constexpr double kWarmupFraction = 0.05;
   static constexpr std::int64_t kMostWarmup = 5000;
 
-  Type type = Type::constant;
+  ScheduleKind type{};
   std::optional<std::int64_t> warmup_steps;  // null: the fraction above
-  double min_lr = 0;                         // where linear and cosine end
+  double min_lr = 0;                         // where a rate that falls ends
 
   // The steps of the warm-up in a run (or a set's turns) of so many steps.
   std::int64_t warmup_of(std::int64_t total_steps) const;
 };
-inline auto enum_names(ScheduleConfig::Type) {
-  using enum ScheduleConfig::Type;
-  return std::to_array<std::pair<std::string_view, ScheduleConfig::Type>>(
-      {{"constant", constant}, {"linear", linear}, {"cosine", cosine}});
-}
 void describe(config::Schema<ScheduleConfig>& s);
 
 // An average of the weights over the steps.
@@ -72,4 +66,4 @@ struct EmaConfig {
 };
 void describe(config::Schema<EmaConfig>& s);
 
-}  // namespace floe
+}  // namespace floe::optim

@@ -1,13 +1,10 @@
 #include "floe/optim/optimizer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "floe/core/error.h"
@@ -18,7 +15,7 @@
 namespace floe::optim {
 namespace {
 
-using shard::MovingSlice;
+using shard::OffloadableSlice;
 
 // By any of its names.
 bool is_named(const shard::PlannedParameter& parameter, const std::string& pattern) {
@@ -58,18 +55,18 @@ std::vector<std::string> trained_names(const shard::Engine& engine, std::size_t 
 }
 
 std::vector<StateSlice> named(const std::vector<std::string>& names,
-                              const std::vector<MovingSlice>& slices,
-                              const at::Tensor& (MovingSlice::*read)() const) {
+                              const std::vector<OffloadableSlice>& slices,
+                              const at::Tensor& (OffloadableSlice::*read)() const) {
   std::vector<StateSlice> out;
   for (std::size_t i = 0; i < slices.size(); ++i) out.push_back({names[i], (slices[i].*read)()});
   return out;
 }
 
 template <class States>
-std::int64_t total(const States& states, std::int64_t (MovingSlice::*bytes)() const) {
+std::int64_t total(const States& states, std::int64_t (OffloadableSlice::*bytes)() const) {
   std::int64_t sum = 0;
   for (const auto& state : states)
-    for (const MovingSlice& slice : state.slices) sum += (slice.*bytes)();
+    for (const OffloadableSlice& slice : state.slices) sum += (slice.*bytes)();
   return sum;
 }
 
@@ -122,7 +119,7 @@ Optimizer::Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay,
   cut_ranges();
   states_.resize(engine.trainable_groups().size());
   engine.add_owner(this);
-  if (engine.active_set() == set_) wake(set_);
+  if (engine.active_set() == set_) activate(set_);
   reserve_store();
 }
 
@@ -167,7 +164,7 @@ void Optimizer::reserve_store() {
   }
 }
 
-void Optimizer::rest(std::size_t set, std::size_t /*next*/) {
+void Optimizer::deactivate(std::size_t set, std::size_t /*next*/) {
   if (set != set_) return;
   reserved_.clear();
   const shard::Rest how = engine_.sets()[set_].rest;
@@ -181,7 +178,7 @@ void Optimizer::rest(std::size_t set, std::size_t /*next*/) {
   }
 }
 
-void Optimizer::wake(std::size_t set) {
+void Optimizer::activate(std::size_t set) {
   if (set != set_) return;
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -192,12 +189,12 @@ void Optimizer::wake(std::size_t set) {
   }
 }
 
-void Optimizer::arrive() {
+void Optimizer::prefetch() {
   for (const State& state : states_)
-    for (const auto& slice : state.slices) slice.arrive();
+    for (const auto& slice : state.slices) slice.prefetch();
 }
 
-void Optimizer::relaid(const shard::Relayout& relayout) {
+void Optimizer::relayout(const shard::Relayout& relayout) {
   std::vector<State> before = std::exchange(states_, {});
   const auto& parts = relayout.parts();
   states_.resize(parts.size());
@@ -225,11 +222,11 @@ void Optimizer::relaid(const shard::Relayout& relayout) {
 }
 
 std::vector<StateSlice> Optimizer::state_slices(std::size_t group_index) const {
-  return named(names_, states_[group_index].slices, &MovingSlice::values);
+  return named(names_, states_[group_index].slices, &OffloadableSlice::values);
 }
 
 std::vector<StateSlice> Optimizer::held_slices(std::size_t group_index) const {
-  return named(names_, states_[group_index].slices, &MovingSlice::held);
+  return named(names_, states_[group_index].slices, &OffloadableSlice::held);
 }
 
 std::vector<StateSlice> Optimizer::open_state(std::size_t group_index) {
@@ -245,9 +242,13 @@ std::vector<StateSlice> Optimizer::open_state(std::size_t group_index) {
 
 at::Tensor Optimizer::updates(std::size_t group_index) const { return states_[group_index].steps; }
 
-std::int64_t Optimizer::state_bytes() const { return total(states_, &MovingSlice::device_bytes); }
-std::int64_t Optimizer::stored_bytes() const { return total(states_, &MovingSlice::stored_bytes); }
-std::int64_t Optimizer::due_bytes() const { return total(states_, &MovingSlice::due_bytes); }
+std::int64_t Optimizer::state_bytes() const {
+  return total(states_, &OffloadableSlice::device_bytes);
+}
+std::int64_t Optimizer::stored_bytes() const {
+  return total(states_, &OffloadableSlice::stored_bytes);
+}
+std::int64_t Optimizer::due_bytes() const { return total(states_, &OffloadableSlice::due_bytes); }
 
 std::vector<ParameterGroup> Optimizer::groups_by_settings(
     const nlohmann::ordered_json& settings) const {
@@ -283,109 +284,32 @@ void Optimizer::step(double lr, double factor, double schedule) {
   const at::AutoGradMode grad_off(false);
   lr_ = lr;
   schedule_ = schedule;
-  update(lr, factor);
+  const auto groups = engine_.trainable_groups();
+  for (std::size_t g = 0; counts_ && g < groups.size(); ++g)
+    if (groups[g]->gradient().defined()) states_[g].steps.add_(1);
+  update(factor);
 }
 
-// ---- AdamW ----
-
-AdamW::AdamW(shard::Engine& engine, AdamWOptions options, std::size_t set)
-    : Optimizer(engine, set, options.decay, {"exp_avg", "exp_avg_sq"}, /*counts=*/true,
-                options.rates),
-      options_(std::move(options)) {}
-
-void AdamW::update(double /*lr*/, double factor) {
-  // One fused launch per learning rate, weight decay and dtype, over the ranges of all groups.
-  struct Launch {
-    std::vector<at::Tensor> values, gradients, averages, squares, steps;
-  };
-  std::map<std::tuple<double, double, at::ScalarType>, Launch> launches;
+std::vector<Optimizer::Part> Optimizer::parts() const {
+  std::vector<Part> parts;
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor& gradient = groups[g]->gradient();
     if (!gradient.defined()) continue;
-    updates(g).add_(1);
-    for (const Range& range : ranges(g)) {
-      Launch& launch = launches[{rate_of(range), range.weight_decay, gradient.scalar_type()}];
-      const auto part = [&](const at::Tensor& whole) {
+    for (const Range& range : ranges_[g]) {
+      const auto view = [&](const at::Tensor& whole) {
         return whole.narrow(0, range.first, range.numel);
       };
-      launch.values.push_back(part(groups[g]->shard()));
-      launch.gradients.push_back(part(gradient));
-      launch.averages.push_back(part(state(g, 0)));
-      launch.squares.push_back(part(state(g, 1)));
-      launch.steps.push_back(updates(g));
+      Part& part = parts.emplace_back();
+      part.values = view(groups[g]->shard());
+      part.gradient = view(gradient);
+      for (std::size_t i = 0; i < names_.size(); ++i) part.state.push_back(view(state(g, i)));
+      part.updates = states_[g].steps;
+      part.lr = range.lr ? *range.lr * schedule_ : lr_;
+      part.weight_decay = range.weight_decay;
     }
   }
-  for (auto& [key, launch] : launches) {
-    const auto& [lr, weight_decay, dtype] = key;
-    // The kernel divides what it reads.
-    std::optional<at::Tensor> divisor;
-    if (factor != 1)
-      divisor = at::full({}, 1 / factor, launch.gradients[0].options().dtype(at::kFloat));
-    at::_fused_adamw_(launch.values, launch.gradients, launch.averages, launch.squares, {},
-                      launch.steps, lr, options_.beta1, options_.beta2, weight_decay, options_.eps,
-                      /*amsgrad=*/false,
-                      /*maximize=*/false, divisor);
-  }
-}
-
-std::vector<ParameterGroup> AdamW::parameter_groups() const {
-  return groups_by_settings({{"lr", lr_},
-                             {"betas", {options_.beta1, options_.beta2}},
-                             {"eps", options_.eps},
-                             {"weight_decay", 0.0},
-                             {"amsgrad", false},
-                             {"foreach", nullptr},
-                             {"maximize", false},
-                             {"capturable", false},
-                             {"differentiable", false},
-                             {"fused", nullptr},
-                             {"decoupled_weight_decay", true}});
-}
-
-// ---- SGD ----
-
-Sgd::Sgd(shard::Engine& engine, SgdOptions options, std::size_t set)
-    : Optimizer(engine, set, options.decay,
-                options.momentum == 0 ? std::vector<std::string>{}
-                                      : std::vector<std::string>{"momentum_buffer"},
-                /*counts=*/false, options.rates),
-      options_(std::move(options)) {}
-
-void Sgd::update(double /*lr*/, double factor) {
-  const auto groups = engine_.trainable_groups();
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    const at::Tensor& gradient = groups[g]->gradient();
-    if (!gradient.defined()) continue;
-    const bool has_momentum = options_.momentum != 0;
-    at::Tensor change = has_momentum ? state(g, 0) : gradient;
-    if (has_momentum) change.mul_(options_.momentum).add_(gradient, factor);
-    for (const Range& range : ranges(g)) {
-      const double lr = rate_of(range);
-      at::Tensor values = groups[g]->shard().narrow(0, range.first, range.numel);
-      at::Tensor part = change.narrow(0, range.first, range.numel);
-      // The decay's share of the update, beside the gradient's: the gradient itself stays as it is.
-      if (range.weight_decay != 0) {
-        if (has_momentum)
-          part.add_(values, range.weight_decay);
-        else
-          values.mul_(1 - lr * range.weight_decay);
-      }
-      values.add_(part, has_momentum ? -lr : -lr * factor);
-    }
-  }
-}
-
-std::vector<ParameterGroup> Sgd::parameter_groups() const {
-  return groups_by_settings({{"lr", lr_},
-                             {"momentum", options_.momentum},
-                             {"dampening", 0.0},
-                             {"weight_decay", 0.0},
-                             {"nesterov", false},
-                             {"maximize", false},
-                             {"foreach", nullptr},
-                             {"differentiable", false},
-                             {"fused", nullptr}});
+  return parts;
 }
 
 double clip_factor(double norm, double max_norm) { return std::min(1.0, max_norm / (norm + 1e-6)); }

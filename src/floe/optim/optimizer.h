@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "floe/shard/engine.h"
-#include "floe/shard/group/offloadable_shard.h"
+#include "floe/shard/group/offloadable_slice.h"
 #include "floe/shard/slice_owner.h"
 
 namespace floe::optim {
@@ -94,7 +94,7 @@ class Optimizer : public shard::SliceOwner {
   const std::vector<std::string>& state_names() const { return names_; }
   // The state of a group's slice, to be read or filled, wherever it is now; empty when there is none.
   std::vector<StateSlice> state_slices(std::size_t group_index) const;
-  // The same to be read only (see MovingSlice::held).
+  // The same to be read only (see OffloadableSlice::held).
   std::vector<StateSlice> held_slices(std::size_t group_index) const;
   bool has_state(std::size_t group_index) const { return !states_[group_index].slices.empty(); }
   // The same for a checkpoint that has state: makes it where there is none. Still empty for groups of
@@ -115,25 +115,33 @@ class Optimizer : public shard::SliceOwner {
   std::int64_t due_bytes() const;
 
   // ---- following the engine ----
-  void rest(std::size_t set, std::size_t next) override;
-  void wake(std::size_t set) override;
-  void arrive() override;
-  void relaid(const shard::Relayout& relayout) override;
+  void deactivate(std::size_t set, std::size_t next) override;
+  void activate(std::size_t set) override;
+  void prefetch() override;
+  void relayout(const shard::Relayout& relayout) override;
 
  protected:
   // `names`: what it keeps per element; `counts`: it counts its updates.
   Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay, std::vector<std::string> names,
             bool counts, RateRule rates = {});
 
-  virtual void update(double lr, double factor) = 0;
+  // A stretch of a group's slice that shares its settings, with views of all that an update touches.
+  struct Part {
+    at::Tensor values, gradient;    // [numel]
+    std::vector<at::Tensor> state;  // as `names`, each [numel]
+    at::Tensor updates;             // of its group with this one, a scalar; undefined: not counted
+    double lr = 0, weight_decay = 0;
+  };
+  // Of all groups that have a gradient in the step under way.
+  std::vector<Part> parts() const;
+
+  // The update itself, elementwise: gradients times `factor` are what moves the values.
+  virtual void update(double factor) = 0;
   // One of `names` of a group that trains now.
   const at::Tensor& state(std::size_t group_index, std::size_t which) const {
     return states_[group_index].slices[which].values();
   }
   bool in_set(std::size_t group_index) const;
-  const std::vector<Range>& ranges(std::size_t group_index) const { return ranges_[group_index]; }
-  // The learning rate of a range in the step under way.
-  double rate_of(const Range& range) const { return range.lr ? *range.lr * schedule_ : lr_; }
   // One group, or with patterns of what decays two; and up to two for every rate of its own.
   std::vector<ParameterGroup> groups_by_settings(const nlohmann::ordered_json& settings) const;
 
@@ -143,8 +151,8 @@ class Optimizer : public shard::SliceOwner {
 
  private:
   struct State {
-    std::vector<shard::MovingSlice> slices;  // as `names_`; none: there is no state
-    at::Tensor steps;                        // scalar, number of updates
+    std::vector<shard::OffloadableSlice> slices;  // as `names_`; none: there is no state
+    at::Tensor steps;                             // scalar, number of updates
   };
 
   // Zeros, on the device or in the store.
@@ -162,44 +170,6 @@ class Optimizer : public shard::SliceOwner {
   std::vector<std::vector<Range>> ranges_;  // of each trainable group
   std::vector<State> states_;
   std::vector<at::Tensor> reserved_;  // until the set rests for the first time
-};
-
-struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  DecayRule decay;
-  RateRule rates;
-};
-
-class AdamW final : public Optimizer {
- public:
-  AdamW(shard::Engine& engine, AdamWOptions options, std::size_t set = 0);
-  std::string kind() const override { return "AdamW"; }
-  std::vector<ParameterGroup> parameter_groups() const override;
-
- protected:
-  void update(double lr, double factor) override;
-
- private:
-  AdamWOptions options_;
-};
-
-struct SgdOptions {
-  double momentum = 0;
-  DecayRule decay;
-  RateRule rates;
-};
-
-class Sgd final : public Optimizer {
- public:
-  Sgd(shard::Engine& engine, SgdOptions options, std::size_t set = 0);
-  std::string kind() const override { return "SGD"; }
-  std::vector<ParameterGroup> parameter_groups() const override;
-
- protected:
-  void update(double lr, double factor) override;
-
- private:
-  SgdOptions options_;
 };
 
 // What brings gradients of the global norm that `agree` gave below max_norm, as torch's clip_grad_norm_

@@ -1,6 +1,8 @@
 #include "floe/plan/plan_config.h"
 
+#include "floe/checkpoint/load/resume.h"
 #include "floe/core/error.h"
+#include "floe/train/run_config.h"
 
 namespace floe::plan {
 namespace {
@@ -53,8 +55,29 @@ void describe(config::Schema<PlanConfig>& s) {
   describe_settings(s);
 }
 
+void describe(config::Schema<RunPlanConfig>& s) {
+  using C = RunPlanConfig;
+  s.section("model", &C::model, "The model");
+  describe_settings(s);
+  s.field("phases", &C::phases, "Sets of parameters that train in turn");
+  const std::string unread = "Of training; no plan depends on it";
+  s.field("run", &C::run, unread);
+  s.field("data", &C::data, unread);
+  s.field("precision", &C::precision, unread);
+  s.field("checkpoint", &C::checkpoint, unread);
+  s.field("log", &C::log, unread);
+}
+
 config::Loaded<PlanConfig> load_plan_config(const config::Layers& layers) {
   return config::load<PlanConfig>(layers);
+}
+
+config::Loaded<RunPlanConfig> load_run_plan_config(const config::Layers& layers) {
+  auto loaded = config::load<RunPlanConfig>(layers);
+  models::ModelConfig& model = loaded.config.model;
+  train::resolve_model_paths(model, layers);
+  model.weights = checkpoint::weights_at(model.weights, "model.weights");
+  return loaded;
 }
 
 }  // namespace floe::plan

@@ -1,15 +1,17 @@
-// What `floe plan` reads for a model that exists only as sizes: the blocks `model:`, `train:`,
-// `strategy:` and `dist:`, and how many ranks there are.
+// What `floe plan` reads: a configuration of `floe train`, or that of a model which exists only as
+// sizes; and how many ranks there are.
 #pragma once
 
 #include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "floe/comm/dist_config.h"
 #include "floe/config/load.h"
 #include "floe/config/schema.h"
+#include "floe/models/model_config.h"
 #include "floe/strategy/strategy_config.h"
 #include "floe/train/train_config.h"
 
@@ -29,7 +31,7 @@ void describe(config::Schema<ModelConfig>& s);
 // What every plan depends on beside its model.
 struct PlanSettings {
   std::optional<std::int64_t> world;
-  TrainConfig train;
+  train::TrainConfig train;
   StrategyConfig strategy;
   DistConfig dist;
 
@@ -46,7 +48,7 @@ void describe_settings(config::Schema<Config>& s) {
                                                 "Number of ranks; null is dist.world_size, else 1")
       .at_least(1)
       .at_most(100'000);
-  s.template section<TrainConfig>("train", &Config::train, "What trains");
+  s.template section<train::TrainConfig>("train", &Config::train, "What trains");
   s.template section<StrategyConfig>("strategy", &Config::strategy,
                                      "How the model's state is spread over the ranks");
   s.template section<DistConfig>("dist", &Config::dist, "How the ranks find each other");
@@ -58,7 +60,16 @@ struct PlanConfig : PlanSettings {
 };
 void describe(config::Schema<PlanConfig>& s);
 
-// Throws ConfigError.
+// Of a training configuration, what a plan depends on; the rest is there and not looked at.
+struct RunPlanConfig : PlanSettings {
+  models::ModelConfig model;
+  std::vector<train::PhaseConfig> phases;
+  config::Value run, data, precision, checkpoint, log;
+};
+void describe(config::Schema<RunPlanConfig>& s);
+
+// Throw ConfigError. Paths of a run's model are absolute afterwards.
 config::Loaded<PlanConfig> load_plan_config(const config::Layers& layers);
+config::Loaded<RunPlanConfig> load_run_plan_config(const config::Layers& layers);
 
 }  // namespace floe::plan

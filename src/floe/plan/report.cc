@@ -3,9 +3,14 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "floe/models/build.h"
+#include "floe/optim/optimizers/registry.h"
 #include "floe/strategy/strategy_options.h"
+#include "floe/train/phases/phases.h"
 
 namespace floe::plan {
+
+using strategy::name_of;  // of torch's dtypes
 
 namespace {
 
@@ -76,6 +81,18 @@ std::vector<PhaseReport> phases_of(shard::ShardPlan& plan, const PlanSubject& su
   return phases;
 }
 
+// A subject that still lacks its model and what of it trains.
+PlanSubject bare_subject(const PlanSettings& settings) {
+  const optim::OptimizerConfig& optimizer = settings.train.optimizer;
+  PlanSubject subject;
+  subject.strategy = settings.strategy;
+  subject.optimizer = optim::optimizer_type(optimizer.type).name;
+  subject.values_per_element = optim::num_moments(optimizer);
+  subject.averages = settings.train.ema.decay.has_value();
+  subject.world_size = settings.world_size();
+  return subject;
+}
+
 Padding padding_of(const shard::ShardPlan& plan) {
   Padding padding;
   for (const shard::PlannedGroup& group : plan.groups) {
@@ -108,17 +125,6 @@ std::optional<std::vector<std::string>> trainable_patterns(const PlanConfig& con
   return std::nullopt;
 }
 
-PlanSubject bare_subject(const PlanSettings& settings) {
-  const OptimizerConfig& optimizer = settings.train.optimizer;
-  PlanSubject subject;
-  subject.strategy = settings.strategy;
-  subject.optimizer = optimizer.type == OptimizerConfig::Type::sgd ? "sgd" : "adamw";
-  subject.values_per_element = optimizer.num_moments();
-  subject.averages = settings.train.ema.decay.has_value();
-  subject.world_size = settings.world_size();
-  return subject;
-}
-
 PlanSubject subject_of(const PlanConfig& config) {
   PlanSubject subject = bare_subject(config);
   subject.type = config.model.type;
@@ -127,16 +133,29 @@ PlanSubject subject_of(const PlanConfig& config) {
   return subject;
 }
 
+PlanSubject subject_of(const RunPlanConfig& config) {
+  const models::BuiltModel built = models::build_model(config.model, 0);
+  PlanSubject subject = bare_subject(config);
+  subject.type = built.model->info().kind;
+  subject.model = built.module;
+  if (config.phases.size() > 1)
+    subject.sets = train::parameter_sets(config.phases);
+  else
+    subject.trainable = config.phases.empty() ? config.train.trainable : config.phases[0].train;
+  return subject;
+}
+
 PlanReport make_report(PlanSubject planned) {
   PlanReport report;
   report.subject = std::move(planned);
   const PlanSubject& subject = report.subject;
 
-  shard::ShardOptions options = shard_options_of(subject.strategy);
+  shard::ShardOptions options = strategy::shard_options_of(subject.strategy);
   options.trainable = subject.trainable;
   options.sets = subject.sets;
-  const shard::Policy policy = policy_of(subject.strategy, *subject.model);
-  report.plan = make_plan(*subject.model, policy, options, subject.world_size);
+  const shard::Policy policy = strategy::policy_of(subject.strategy, *subject.model);
+  report.plan = strategy::in_words_of_config(
+      [&] { return make_plan(*subject.model, policy, options, subject.world_size); });
   report.phases = phases_of(report.plan, subject);
   report.holdings = holdings_of(report.plan, subject);
   report.moved = report.plan.moved();
@@ -235,7 +254,7 @@ Json to_json(const PlanReport& report) {
               {"numel", report.trainable_numel + report.frozen_numel},
               {"trainable_numel", report.trainable_numel},
               {"frozen_numel", report.frozen_numel}}},
-            {"strategy", name_of(shard_options_of(report.subject.strategy).strategy)},
+            {"strategy", name_of(report.subject.strategy.sharding)},
             {"units", units},
             {"groups", groups},
             {"padding", {{"groups", report.padding.num_groups}, {"numel", report.padding.numel}}},

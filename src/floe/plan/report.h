@@ -44,7 +44,7 @@ struct Padding {
 // What is planned.
 struct PlanSubject {
   std::string type;                                   // of the model, in words
-  std::shared_ptr<torch::nn::Module> model;           // hollow
+  std::shared_ptr<torch::nn::Module> model;           // deferred
   std::optional<std::vector<std::string>> trainable;  // patterns; null: what requires gradients
   std::vector<shard::ParameterSet> sets;              // instead: several that train in turn
   StrategyConfig strategy;
@@ -80,9 +80,8 @@ models::TransformerSize transformer_size_of(const ModelConfig& model);
 std::optional<std::vector<std::string>> trainable_patterns(const PlanConfig& config);
 
 PlanSubject subject_of(const PlanConfig& config);
-
-// A subject that still lacks its model and what of it trains.
-PlanSubject bare_subject(const PlanSettings& settings);
+// Builds the model without memory; reads only the headers of its files.
+PlanSubject subject_of(const RunPlanConfig& config);
 
 // Throws ConfigError for units, patterns, sizes and budgets that cannot be.
 PlanReport make_report(PlanSubject subject);
@@ -92,9 +91,7 @@ std::string to_text(const PlanReport& report);
 // The same for programs; every key is always there. See docs/plan.md.
 nlohmann::ordered_json to_json(const PlanReport& report);
 
-// Units that are alike, as one line of a table.
-
-// Units of one class whose names differ only in a number and whose groups are equal.
+// A line of the table of units: those of one class whose names differ only in a number and whose groups are equal.
 struct UnitRow {
   std::vector<std::size_t> units;  // of the plan, in order
   std::string label;               // "embed", "layers.0 … 31", "layers.0 … 31.mlp"

@@ -13,8 +13,8 @@
 #include "floe/config/load.h"
 #include "floe/data/data_config.h"
 #include "floe/models/model_config.h"
-#include "floe/observe/sinks/log_config.h"
 #include "floe/strategy/strategy_config.h"
+#include "floe/train/reporting/log_config.h"
 #include "floe/train/train_config.h"
 
 namespace floe::train {

@@ -7,8 +7,8 @@
 
 namespace floe {
 
-bool config::Codec<ShardsBySource>::read(const Value& value, ShardsBySource& out,
-                                         const Place& place) {
+bool config::Codec<train::ShardsBySource>::read(const Value& value, train::ShardsBySource& out,
+                                                const Place& place) {
   out.by_source.clear();
   if (value.is_null()) return true;
   if (value.as<Map>())
@@ -17,12 +17,15 @@ bool config::Codec<ShardsBySource>::read(const Value& value, ShardsBySource& out
   return Codec<std::string>::read(value, out.by_source[""], place);
 }
 
-config::Value config::Codec<ShardsBySource>::write(const ShardsBySource& shards, Write mode) {
+config::Value config::Codec<train::ShardsBySource>::write(const train::ShardsBySource& shards,
+                                                          Write mode) {
   if (shards.by_source.empty()) return Value();
   if (const auto only = shards.by_source.find(""); only != shards.by_source.end())
     return Value(only->second);
   return Codec<std::map<std::string, std::string>>::write(shards.by_source, mode);
 }
+
+namespace train {
 
 std::string ShardsBySource::of(const std::string& source, std::size_t num_sources) const {
   if (const auto found = by_source.find(source); found != by_source.end()) return found->second;
@@ -111,4 +114,5 @@ void describe(config::Schema<TrainConfig>& s) {
   });
 }
 
+}  // namespace train
 }  // namespace floe

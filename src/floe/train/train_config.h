@@ -13,11 +13,12 @@
 #include "floe/config/codec.h"
 #include "floe/optim/optim_config.h"
 
-namespace floe {
-namespace config {
+namespace floe::config {
 template <class T>
 class Schema;
 }
+
+namespace floe::train {
 
 // Shards by source; a plain text is meant for the only source that there is.
 struct ShardsBySource {
@@ -54,10 +55,10 @@ struct TrainConfig {
   std::int64_t gradient_accumulation = 1;
   LossMean loss_mean = LossMean::per_rank;
   std::int64_t max_skipped = 10;
-  ClipConfig clip;
-  OptimizerConfig optimizer;
-  ScheduleConfig schedule;
-  EmaConfig ema;
+  optim::ClipConfig clip;
+  optim::OptimizerConfig optimizer;
+  optim::ScheduleConfig schedule;
+  optim::EmaConfig ema;
   ValidationConfig validation;
   std::optional<UntilConfig> stop;  // the whole run ends early; null: never
 };
@@ -78,7 +79,8 @@ struct PhaseConfig {
   std::optional<std::int64_t> steps;  // of a turn
   std::optional<UntilConfig> until;   // beside `steps`: whichever comes first
   std::optional<double> lr, weight_decay;
-  std::optional<ScheduleConfig> schedule;  // over the set's own updates; null: train.schedule
+  std::optional<optim::ScheduleConfig>
+      schedule;  // over the set's own updates; null: train.schedule
   OptimizerState optimizer_state = OptimizerState::keep;
 };
 inline auto enum_names(PhaseConfig::OptimizerState) {
@@ -88,13 +90,17 @@ inline auto enum_names(PhaseConfig::OptimizerState) {
 }
 void describe(config::Schema<PhaseConfig>& s);
 
+}  // namespace floe::train
+
+namespace floe {
+
 template <>
-struct config::Codec<ShardsBySource> : config::Leaf {
+struct config::Codec<train::ShardsBySource> : config::Leaf {
   static TypeName type() {
     return {"a string, or a block of strings by source", "shards by source"};
   }
-  static bool read(const Value& value, ShardsBySource& out, const Place& place);
-  static Value write(const ShardsBySource& shards, Write mode);
+  static bool read(const Value& value, train::ShardsBySource& out, const Place& place);
+  static Value write(const train::ShardsBySource& shards, Write mode);
 };
 
 }  // namespace floe

@@ -80,14 +80,14 @@ Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::
   if (config_.strategy.cuda_graphs)
     graphs_ = std::make_unique<StepGraphs>(*built_.model, *engine_, graph_options(config_));
   phases_ = std::make_unique<Phases>(config_, *engine_);
-  noise_.resize(phases_->turns().size());
+  noise_.resize(phases_->schedule().size());
   if (config_.train.ema.decay)
     ema_ = std::make_unique<optim::Ema>(*engine_, *config_.train.ema.decay);
   checkpoints_ = std::make_unique<checkpoint::Checkpointer>(
       checkpointer_options(config_, built_, *engine_, *phases_, ema_.get()));
   resume();
   open_data();
-  total_steps_ = count_steps(config_, phases_->turns(), step_, *loader_);
+  total_steps_ = count_steps(config_, phases_->schedule(), step_, *loader_);
   phases_->plan_rates(total_steps_);
   if (config_.train.epochs && loader_->epoch() > *config_.train.epochs && world_->rank() == 0)
     log::warn("nothing is left to train: ", counted(loader_->epoch(), "epoch"),
@@ -104,7 +104,7 @@ Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::
 Trainer::~Trainer() = default;
 
 bool Trainer::finished() const {
-  if (phases_->turns().over() || early_stop_.reached()) return true;
+  if (phases_->schedule().over() || early_stop_.reached()) return true;
   return config_.train.epochs ? loader_->epoch() >= *config_.train.epochs : step_ >= total_steps_;
 }
 
@@ -118,7 +118,7 @@ void Trainer::run() {
       StepRecord record;
       make_up_for_validation(record);
       if (finished() || stopping_) break;
-      take_turn();
+      advance_phase();
       if (train_step(record))
         after_step(record);
       else if (save_is_due())
@@ -140,29 +140,29 @@ void Trainer::run() {
 }
 
 std::string Trainer::early_end() const {
-  const PhaseTurns& turns = phases_->turns();
+  const PhaseSchedule& schedule = phases_->schedule();
   std::string why;
   if (early_stop_.reached())
     why = early_stop_.reason();
-  else if (turns.over())
-    why = str("phase '", turns.name(), "' has ended, and none follows");
+  else if (schedule.over())
+    why = str("phase '", schedule.name(), "' has ended, and none follows");
   if (why.empty() || step_ >= total_steps_) return "";
   return str(step_, " of ", total_steps_, " steps: ", why);
 }
 
-void Trainer::take_turn() {
-  PhaseTurns& turns = phases_->turns();
-  const std::string from = turns.name();
-  if (!turns.pass_on()) return;
+void Trainer::advance_phase() {
+  PhaseSchedule& schedule = phases_->schedule();
+  const std::string from = schedule.name();
+  if (!schedule.advance()) return;
   const std::vector<optim::Optimizer*> optimizers = phases_->optimizers();
   reporter_->before_switch(*engine_, optimizers, ema_.get());
   time_.lap(TimeAccount::other);
   {
     const auto updating = checkpoints_->updating();
-    engine_->activate(turns.current());
+    engine_->activate(schedule.current());
   }
   const double seconds = time_.lap(TimeAccount::phase_switch);
-  reporter_->switched({step_, from, turns.name(), seconds}, *engine_, optimizers, ema_.get());
+  reporter_->switched({step_, from, schedule.name(), seconds}, *engine_, optimizers, ema_.get());
 }
 
 // A function of the step, so that a resumed run drops out what the unbroken one would.
@@ -223,7 +223,7 @@ bool Trainer::train_step(StepRecord& record) {
   record.gradient_norm = norm;
   update(norm, 1 / scale, record);
   record.step = step_;
-  if (phases_->several()) record.phase = phases_->turns().name();
+  if (phases_->several()) record.phase = phases_->schedule().name();
   record.epoch = epoch_;
   record.sources = totals.sources;
   record.tokens = totals.tokens;
@@ -278,7 +278,8 @@ void Trainer::forward_backward(const PackedBatch& batch, const std::vector<doubl
 std::vector<double> Trainer::global_divisors(const std::vector<PackedBatch>& batches) {
   std::vector<double> labels(kNumSources, 0.0);
   for (const PackedBatch& batch : batches) {
-    const auto counts = models::count_targets(*built_.model, batch, static_cast<std::int64_t>(kNumSources));
+    const auto counts =
+        models::count_targets(*built_.model, batch, static_cast<std::int64_t>(kNumSources));
     for (std::size_t s = 0; s < kNumSources; ++s) labels[s] += static_cast<double>(counts[s]);
   }
   const at::Tensor all = at::tensor(labels, at::kDouble).to(world_->device());
@@ -310,7 +311,7 @@ void Trainer::skip(const std::vector<PackedBatch>& batches, bool finite_here, do
 
 void Trainer::count_steps_left() {
   if (!config_.train.epochs) return;
-  total_steps_ = count_steps(config_, phases_->turns(), step_, *loader_);
+  total_steps_ = count_steps(config_, phases_->schedule(), step_, *loader_);
   phases_->plan_rates(total_steps_);
   reporter_->set_total_steps(total_steps_);
 }
@@ -364,7 +365,7 @@ void Trainer::make_up_for_validation(StepRecord& record) {
 }
 
 void Trainer::observe(const StepRecord& record) {
-  phases_->turns().observe(metrics_of(record));
+  phases_->schedule().observe(metrics_of(record));
   early_stop_.observe(step_, metrics_of(record));
 }
 
@@ -455,12 +456,12 @@ void Trainer::resume() {
   try {
     restored = checkpoints_->resume(config_.run.resume);
   } catch (const CheckpointError&) {
-    if (world_->rank() == 0) tell_changes(newest_state(config_.run));
+    if (world_->rank() == 0) log_changes(newest_state(config_.run));
     throw;
   }
   if (!restored) return;
   const nlohmann::json& state = restored->shared;
-  tell_changes(state);
+  log_changes(state);
   step_ = restored->step;
   epoch_ = state.value("epoch", std::int64_t{0});
   attempts_ = state.value("attempts", step_);
@@ -477,7 +478,7 @@ void Trainer::resume() {
   data_position_ = data_position(*restored, config_);
 }
 
-void Trainer::tell_changes(const nlohmann::json& saved_by) const {
+void Trainer::log_changes(const nlohmann::json& saved_by) const {
   if (world_->rank() != 0 || !saved_by.is_object()) return;
   const int before = saved_by.value("world_size", world_->size());
   const std::vector<std::string> lines =

@@ -56,7 +56,7 @@ class Trainer {
   void open_data();
   void resume();
   // Says in what this run differs from the one of a checkpoint with this state.
-  void tell_changes(const nlohmann::json& saved_by) const;
+  void log_changes(const nlohmann::json& saved_by) const;
 
   // With train.epochs a run ends with the data, however many updates that took; else by its steps.
   bool finished() const;
@@ -65,7 +65,7 @@ class Trainer {
   // "120 of 500 steps: …", and why; empty where all steps were made.
   std::string early_end() const;
   // The set whose turn it is trains from now on.
-  void take_turn();
+  void advance_phase();
   std::uint64_t dropout_seed() const;
   // One update, or a skipped one: false.
   bool train_step(StepRecord& record);

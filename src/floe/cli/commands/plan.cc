@@ -6,7 +6,6 @@
 #include "floe/cli/options.h"
 #include "floe/cli/used_model.h"
 #include "floe/config/codec.h"
-#include "floe/plan/plan_run.h"
 #include "floe/plan/report.h"
 
 namespace floe::cli {
@@ -41,7 +40,7 @@ Keys:
 
 const std::string& help() {
   static const std::string page =
-      std::string(kUsage) + config::help_text(config::fields_of<train::PlanRunConfig>()) +
+      std::string(kUsage) + config::help_text(config::fields_of<plan::RunPlanConfig>()) +
       "\nKeys of a model that exists only as sizes (model.type=transformer):\n" +
       config::help_text(config::fields_of<plan::PlanConfig>());
   return page;
@@ -93,7 +92,7 @@ Exit run(const Args& args) {
   const Options options("plan", args, {{"--json"}, {"--print-config"}});
   const config::Layers layers = layers_for(options.words());
   if (is_only_sizes(layers)) return show(plan::load_plan_config(layers), options);
-  return show(train::load_plan_run(layers), options);
+  return show(plan::load_run_plan_config(layers), options);
 }
 
 }  // namespace

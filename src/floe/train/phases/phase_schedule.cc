@@ -61,35 +61,35 @@ void EarlyStop::restore(const nlohmann::json& saved) {
   plateau_ = Plateau::restored(saved);
 }
 
-PhaseTurns::PhaseTurns(std::vector<PhaseConfig> phases, bool cycle)
+PhaseSchedule::PhaseSchedule(std::vector<PhaseConfig> phases, bool cycle)
     : phases_(std::move(phases)), cycles_(cycle) {
   if (phases_.empty()) phases_.emplace_back();
   updates_.resize(phases_.size());
 }
 
-bool PhaseTurns::ended() const {
+bool PhaseSchedule::ended() const {
   const PhaseConfig& phase = phases_[current_];
   return (phase.steps && steps_in_turn_ >= *phase.steps) ||
          (phase.until && plateau_.reached(*phase.until));
 }
 
-void PhaseTurns::begin_turn(std::size_t phase) {
+void PhaseSchedule::begin_turn(std::size_t phase) {
   current_ = phase;
   steps_in_turn_ = 0;
   plateau_ = Plateau();
 }
 
-void PhaseTurns::advance() {
+void PhaseSchedule::count_update() {
   ++steps_in_turn_;
   ++updates_[current_];
 }
 
-void PhaseTurns::observe(const std::map<std::string, double>& metrics) {
+void PhaseSchedule::observe(const std::map<std::string, double>& metrics) {
   if (const auto& until = phases_[current_].until)
     plateau_.observe(*until, updates(), metrics, str("phase '", name(), "'"));
 }
 
-bool PhaseTurns::pass_on() {
+bool PhaseSchedule::advance() {
   if (!ended() || is_last()) return false;
   const bool wraps = current_ + 1 == phases_.size();
   if (wraps) ++cycle_;
@@ -97,7 +97,7 @@ bool PhaseTurns::pass_on() {
   return true;
 }
 
-std::optional<std::int64_t> PhaseTurns::most_steps() const {
+std::optional<std::int64_t> PhaseSchedule::most_steps() const {
   if (cycles_) return std::nullopt;
   std::int64_t sum = 0;
   for (const PhaseConfig& phase : phases_) {
@@ -107,8 +107,8 @@ std::optional<std::int64_t> PhaseTurns::most_steps() const {
   return sum;
 }
 
-std::optional<std::int64_t> PhaseTurns::updates_in(std::int64_t total_steps,
-                                                   std::size_t phase) const {
+std::optional<std::int64_t> PhaseSchedule::updates_in(std::int64_t total_steps,
+                                                      std::size_t phase) const {
   std::int64_t before = 0, all = 0;  // steps of the turns before the phase's, and of all turns
   bool known_before = true, known = true;
   for (std::size_t p = 0; p < phases_.size(); ++p) {
@@ -127,7 +127,7 @@ std::optional<std::int64_t> PhaseTurns::updates_in(std::int64_t total_steps,
   return total_steps / all * *own + std::clamp<std::int64_t>(total_steps % all - before, 0, *own);
 }
 
-nlohmann::json PhaseTurns::save() const {
+nlohmann::json PhaseSchedule::save() const {
   nlohmann::json updates = nlohmann::json::object();
   for (std::size_t p = 0; p < phases_.size(); ++p) updates[name(p)] = updates_[p];
   nlohmann::json saved{{"phase", name()},
@@ -138,7 +138,7 @@ nlohmann::json PhaseTurns::save() const {
   return saved;
 }
 
-std::string PhaseTurns::restore(const nlohmann::json& saved) {
+std::string PhaseSchedule::restore(const nlohmann::json& saved) {
   const std::string was = saved.value("phase", "");
   const nlohmann::json updates = saved.value("updates", nlohmann::json::object());
   for (std::size_t p = 0; p < phases_.size(); ++p)

@@ -1,4 +1,4 @@
-// Whether a metric of validation has stopped falling: what ends a phase (`until`) or a run (`stop`).
+// When a phase or a run ends, and which phase comes next.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 namespace floe::train {
 
+// Whether a metric of validation has stopped falling: what ends a phase (`until`) or a run (`stop`).
 class Plateau {
  public:
   // A validation after update `step`. A value that is not finite has not fallen. Throws ConfigError when
@@ -54,22 +55,21 @@ class EarlyStop {
   Plateau plateau_;
 };
 
-// Whose turn it is: the phases of a run one after the other, once or in a cycle.
+// Which phase trains when: one after the other, once or in a cycle.
 //
-//   PhaseTurns turns(config.phases, config.train.cycle_phases);
-//   while (!turns.over()) {
-//     ...train the set of phase turns.current()...
-//     turns.advance();                            // an update was made; a skipped step is none
-//     if (validated) turns.observe(metrics);
-//     turns.pass_on();                            // the next phase's turn, when this one's is over
+//   PhaseSchedule schedule(config.phases, config.train.cycle_phases);
+//   while (!schedule.over()) {
+//     ...train the set of phase schedule.current()...
+//     schedule.count_update();                    // a skipped step is none
+//     if (validated) schedule.observe(metrics);
+//     schedule.advance();                         // to the next phase, when this one's turn is over
 //   }
 //
 // All ranks come to the same turns: nothing here depends on a rank.
-
-class PhaseTurns {
+class PhaseSchedule {
  public:
   // Without phases there is one that has no name and no end.
-  PhaseTurns(std::vector<PhaseConfig> phases, bool cycle);
+  PhaseSchedule(std::vector<PhaseConfig> phases, bool cycle);
 
   std::size_t size() const { return phases_.size(); }
   std::size_t current() const { return current_; }
@@ -85,13 +85,13 @@ class PhaseTurns {
   std::int64_t updates() const { return std::accumulate(updates_.begin(), updates_.end(), 0LL); }
 
   // The current set was updated.
-  void advance();
+  void count_update();
   // A validation after the last update. Throws ConfigError when it has not measured what the phase
   // waits for.
   void observe(const std::map<std::string, double>& metrics);
-  // Gives the turn to the next phase if it is over, and says whether it did. The last phase of a run
-  // without cycles keeps it.
-  bool pass_on();
+  // On to the next phase if the turn of this one is over, and whether it was. The last phase of a run
+  // without cycles keeps its turn.
+  bool advance();
   // Every phase has had its only turn.
   bool over() const { return ended() && is_last(); }
 

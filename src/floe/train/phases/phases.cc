@@ -5,6 +5,7 @@
 
 #include "floe/core/log.h"
 #include "floe/core/names.h"
+#include "floe/optim/optimizers/registry.h"
 
 namespace floe::train {
 namespace {
@@ -16,12 +17,6 @@ shard::Rest rest_of(PhaseConfig::OptimizerState state) {
     case PhaseConfig::OptimizerState::drop: return shard::Rest::drop;
   }
   return shard::Rest::keep;
-}
-
-// For a rate that begins at `lr`.
-optim::LrSchedule schedule_of(const ScheduleConfig& config, std::int64_t total_steps, double lr) {
-  return {static_cast<optim::LrSchedule::Kind>(config.type), config.warmup_of(total_steps),
-          total_steps, lr > 0 ? std::min(1.0, config.min_lr / lr) : 0};
 }
 
 // Whether a pattern names a parameter of those that count.
@@ -47,11 +42,11 @@ bool is_for_others(const shard::Engine& engine, std::size_t set, const std::stri
 
 // A set that no pattern is for does not decay, unless its phase asks for a decay. The default pattern is
 // that of a Flamingo: where it names nothing, everything decays.
-optim::DecayRule decay_of(const OptimizerConfig& config, const PhaseConfig* phase,
+optim::DecayRule decay_of(const optim::OptimizerConfig& config, const PhaseConfig* phase,
                           const shard::Engine& engine, std::size_t set) {
   const bool asked = phase && phase->weight_decay;
   optim::DecayRule rule{asked ? *phase->weight_decay : config.weight_decay, config.decay};
-  if (config.decay == OptimizerConfig{}.decay) {
+  if (config.decay == optim::OptimizerConfig{}.decay) {
     const std::string& flamingo = config.decay.front();
     if (names_any(engine, flamingo, [&](const auto& p) { return p.trains_in(set); })) return rule;
     if (is_for_others(engine, set, flamingo) && !asked) return {};
@@ -69,7 +64,7 @@ optim::DecayRule decay_of(const OptimizerConfig& config, const PhaseConfig* phas
   return rule;
 }
 
-optim::RateRule rates_of(const OptimizerConfig& config, const shard::Engine& engine,
+optim::RateRule rates_of(const optim::OptimizerConfig& config, const shard::Engine& engine,
                          std::size_t set) {
   optim::RateRule rule{config.lr_patterns};
   std::erase_if(rule.patterns,
@@ -83,27 +78,22 @@ std::string warmup_text(const optim::LrSchedule& schedule, const std::string& ph
   const char* steps = phase.empty() ? " steps" : " updates";
   const std::string key =
       phase.empty() ? "train.schedule.warmup_steps" : "its schedule.warmup_steps";
-  const std::string percent = str(std::lround(100 * ScheduleConfig::kWarmupFraction), "%");
+  const std::string percent = str(std::lround(100 * optim::ScheduleConfig::kWarmupFraction), "%");
   if (schedule.total_steps == 0)
     return str(what, ": none (", key, " is not set, and how long it trains is not known)");
   if (schedule.warmup_steps == 0)
     return str(what, ": none (", percent, " of ", schedule.total_steps, steps,
                " is less than one; ", key, " is not set)");
-  const bool most = schedule.warmup_steps == ScheduleConfig::kMostWarmup;
+  const bool most = schedule.warmup_steps == optim::ScheduleConfig::kMostWarmup;
   return str(what, ": ", schedule.warmup_steps, " of ", schedule.total_steps, steps, " (",
              most ? str("at most ", percent) : percent, ", ", key, " is not set)");
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
+std::unique_ptr<optim::Optimizer> make_optimizer(const optim::OptimizerConfig& config,
                                                  const PhaseConfig* phase, shard::Engine& engine,
                                                  std::size_t set) {
-  const optim::DecayRule decay = decay_of(config, phase, engine, set);
-  const optim::RateRule rates = rates_of(config, engine, set);
-  if (config.type == OptimizerConfig::Type::sgd)
-    return std::make_unique<optim::Sgd>(engine, optim::SgdOptions{config.momentum, decay, rates},
-                                        set);
-  return std::make_unique<optim::AdamW>(
-      engine, optim::AdamWOptions{config.betas[0], config.betas[1], config.eps, decay, rates}, set);
+  return optim::make_optimizer(config, engine, set, decay_of(config, phase, engine, set),
+                               rates_of(config, engine, set));
 }
 
 }  // namespace
@@ -116,9 +106,9 @@ std::vector<shard::ParameterSet> parameter_sets(const std::vector<PhaseConfig>& 
 }
 
 Phases::Phases(const RunConfig& config, shard::Engine& engine)
-    : config_(config), engine_(engine), turns_(config.phases, config.train.cycle_phases) {
-  const OptimizerConfig& optimizer = config.train.optimizer;
-  for (std::size_t set = 0; set < turns_.size(); ++set) {
+    : config_(config), engine_(engine), schedule_(config.phases, config.train.cycle_phases) {
+  const optim::OptimizerConfig& optimizer = config.train.optimizer;
+  for (std::size_t set = 0; set < schedule_.size(); ++set) {
     const PhaseConfig* phase = config.phases.empty() ? nullptr : &config.phases[set];
     optimizers_.push_back(make_optimizer(optimizer, phase, engine, set));
     optimizers_.back()->set_first_lr(phase ? phase->lr.value_or(optimizer.lr) : optimizer.lr);
@@ -134,13 +124,14 @@ std::vector<optim::Optimizer*> Phases::optimizers() const {
 void Phases::plan_rates(std::int64_t total_steps) {
   rates_.clear();
   bool told = false;  // that of the run, which several sets may follow
-  for (std::size_t set = 0; set < turns_.size(); ++set) {
+  for (std::size_t set = 0; set < schedule_.size(); ++set) {
     const auto own = config_.phases.empty() ? std::nullopt : config_.phases[set].schedule;
-    const ScheduleConfig& schedule = own ? *own : config_.train.schedule;
-    const std::int64_t steps = own ? turns_.updates_in(total_steps, set).value_or(0) : total_steps;
-    rates_.push_back({schedule_of(schedule, steps, base_lr(set)), own.has_value()});
+    const optim::ScheduleConfig& schedule = own ? *own : config_.train.schedule;
+    const std::int64_t steps =
+        own ? schedule_.updates_in(total_steps, set).value_or(0) : total_steps;
+    rates_.push_back({optim::make_schedule(schedule, steps, base_lr(set)), own.has_value()});
     if (schedule.warmup_steps || engine_.world().rank() != 0 || (!own && told)) continue;
-    log::info(warmup_text(rates_.back().schedule, own ? turns_.name(set) : ""));
+    log::info(warmup_text(rates_.back().schedule, own ? schedule_.name(set) : ""));
     told = told || !own;
   }
 }
@@ -153,28 +144,28 @@ double Phases::base_lr(std::size_t set) const {
 double Phases::schedule_factor(std::int64_t step) const {
   const std::size_t set = engine_.active_set();
   const Rate& rate = rates_[set];
-  return rate.schedule.factor(rate.over_own_updates ? turns_.updates(set) : step);
+  return rate.schedule.factor(rate.over_own_updates ? schedule_.updates(set) : step);
 }
 
 double Phases::lr(std::int64_t step) const { return base_lr() * schedule_factor(step); }
 
 void Phases::update(std::int64_t step, double factor) {
   optimizer().step(lr(step), factor, schedule_factor(step));
-  turns_.advance();
+  schedule_.count_update();
 }
 
 nlohmann::json Phases::save() const {
-  return config_.phases.empty() ? nlohmann::json() : turns_.save();
+  return config_.phases.empty() ? nlohmann::json() : schedule_.save();
 }
 
 void Phases::restore(const nlohmann::json& saved) {
   if (config_.phases.empty()) return;
   const std::string problem =
-      saved.is_object() ? turns_.restore(saved)
+      saved.is_object() ? schedule_.restore(saved)
                         : str("the checkpoint is of a run without phases; it begins with phase '",
-                              turns_.name(), "'");
+                              schedule_.name(), "'");
   if (!problem.empty() && engine_.world().rank() == 0) log::warn(problem);
-  if (engine_.active_set() != turns_.current()) engine_.activate(turns_.current());
+  if (engine_.active_set() != schedule_.current()) engine_.activate(schedule_.current());
 }
 
 }  // namespace floe::train

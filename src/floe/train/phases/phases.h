@@ -25,8 +25,9 @@ class Phases {
   Phases(const RunConfig& config, shard::Engine& engine);
 
   bool several() const { return optimizers_.size() > 1; }
-  PhaseTurns& turns() { return turns_; }
-  const PhaseTurns& turns() const { return turns_; }
+  // Which set trains when.
+  PhaseSchedule& schedule() { return schedule_; }
+  const PhaseSchedule& schedule() const { return schedule_; }
   // Of the set that trains now, and of all sets.
   optim::Optimizer& optimizer() const { return *optimizers_[engine_.active_set()]; }
   std::vector<optim::Optimizer*> optimizers() const;
@@ -48,7 +49,7 @@ class Phases {
  private:
   const RunConfig& config_;
   shard::Engine& engine_;
-  PhaseTurns turns_;
+  PhaseSchedule schedule_;
   std::vector<std::unique_ptr<optim::Optimizer>> optimizers_;  // by set
   struct Rate {
     optim::LrSchedule schedule;

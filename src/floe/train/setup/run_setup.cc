@@ -26,87 +26,7 @@
 
 namespace floe::train {
 
-namespace {
-
-// How a model's parameters are called in the checkpoints of OpenFlamingo, and which ones it keeps.
-
-// The model must live as long.
-checkpoint::ForeignNames foreign_names(models::LanguageModel& model);
-
-using checkpoint::FileTensor;
-using SourcePtr = std::shared_ptr<const TensorSource>;
-
-// Where the elements of a parameter from `first` on lie in a file.
-struct Part {
-  std::int64_t first = 0;
-  models::WeightPiece piece;
-};
-
-std::map<std::string, std::vector<Part>> parts_in(const SourcePtr& file,
-                                                  const std::vector<FileTensor>& tensors) {
-  std::map<std::string, std::vector<Part>> parts;
-  for (const FileTensor& tensor : tensors) {
-    const TensorInfo* info = file->find(tensor.name);
-    if (!info) continue;
-    std::int64_t at = 0;
-    for (const checkpoint::FileRun& run : tensor.runs) {
-      models::WeightPiece piece{.source = file, .tensor = info, .first = at, .count = run.count};
-      parts[run.parameter].push_back({run.first, std::move(piece)});
-      at += run.count;
-    }
-  }
-  for (auto& [name, pieces] : parts)
-    std::sort(pieces.begin(), pieces.end(),
-              [](const Part& a, const Part& b) { return a.first < b.first; });
-  return parts;
-}
-
-// A file under OpenFlamingo's names, or already under the model's, as a source under the model's.
-SourcePtr to_model_names(models::LanguageModel& model, const std::vector<FileTensor>& tensors,
-                         const SourcePtr& file) {
-  auto source = std::make_shared<models::AssembledSource>(0);
-  auto parts = parts_in(file, tensors);
-  for (const auto& parameter : model.module().named_parameters()) {
-    const std::string& name = parameter.key();
-    const std::vector<std::int64_t> shape = parameter.value().sizes().vec();
-    if (const TensorInfo* own = file->find(name); own && own->shape == shape)
-      parts[name] = {{0, {.source = file, .tensor = own, .count = own->numel()}}};
-    const auto found = parts.find(name);
-    if (found == parts.end()) continue;
-    std::vector<models::WeightPiece> pieces;
-    std::int64_t covered = 0;
-    for (const Part& part : found->second) {
-      if (part.first != covered) break;
-      covered += part.piece.count;
-      pieces.push_back(part.piece);
-    }
-    // Rows that are shared out over two parameters may be there for one of them only.
-    if (covered != parameter.value().numel() || pieces.empty()) continue;
-    const DType dtype = pieces.front().tensor->dtype;
-    source->add(name, shape, dtype, std::move(pieces));
-  }
-  return source;
-}
-
-checkpoint::ForeignNames foreign_names(models::LanguageModel& model) {
-  const auto all = [](const nn::NamedParameter&) { return true; };
-  const auto none = [](const nn::NamedParameter&) { return false; };
-  checkpoint::ForeignNames names;
-  for (const models::SavedTensor& saved : models::trained_part_layout(model, all)) {
-    FileTensor tensor{saved.name, saved.shape, {}, saved.copies};
-    for (const models::SavedRun& run : saved.runs)
-      tensor.runs.push_back({run.parameter, run.first, run.count});
-    names.tensors.push_back(std::move(tensor));
-  }
-  for (const models::SavedTensor& saved : models::trained_part_layout(model, none))
-    for (const models::SavedRun& run : saved.runs) names.always.insert(run.parameter);
-  names.to_model = [&model, tensors = names.tensors](SourcePtr file) {
-    return to_model_names(model, tensors, file);
-  };
-  return names;
-}
-
-}  // namespace
+// ---- the files and folders that a run reads ----
 
 namespace {
 
@@ -216,20 +136,96 @@ void resolve_model_paths(models::ModelConfig& model, const config::Layers& layer
   }
 }
 
+// ---- checkpoints ----
+
 namespace {
+
+using checkpoint::FileTensor;
+using SourcePtr = std::shared_ptr<const TensorSource>;
+
+// Where the elements of a parameter from `first` on lie in a file.
+struct Part {
+  std::int64_t first = 0;
+  models::WeightPiece piece;
+};
+
+std::map<std::string, std::vector<Part>> parts_in(const SourcePtr& file,
+                                                  const std::vector<FileTensor>& tensors) {
+  std::map<std::string, std::vector<Part>> parts;
+  for (const FileTensor& tensor : tensors) {
+    const TensorInfo* info = file->find(tensor.name);
+    if (!info) continue;
+    std::int64_t at = 0;
+    for (const checkpoint::FileRun& run : tensor.runs) {
+      models::WeightPiece piece{.source = file, .tensor = info, .first = at, .count = run.count};
+      parts[run.parameter].push_back({run.first, std::move(piece)});
+      at += run.count;
+    }
+  }
+  for (auto& [name, pieces] : parts)
+    std::sort(pieces.begin(), pieces.end(),
+              [](const Part& a, const Part& b) { return a.first < b.first; });
+  return parts;
+}
+
+// A file under OpenFlamingo's names, or already under the model's, as a source under the model's.
+SourcePtr to_model_names(models::LanguageModel& model, const std::vector<FileTensor>& tensors,
+                         const SourcePtr& file) {
+  auto source = std::make_shared<models::AssembledSource>(0);
+  auto parts = parts_in(file, tensors);
+  for (const auto& parameter : model.module().named_parameters()) {
+    const std::string& name = parameter.key();
+    const std::vector<std::int64_t> shape = parameter.value().sizes().vec();
+    if (const TensorInfo* own = file->find(name); own && own->shape == shape)
+      parts[name] = {{0, {.source = file, .tensor = own, .count = own->numel()}}};
+    const auto found = parts.find(name);
+    if (found == parts.end()) continue;
+    std::vector<models::WeightPiece> pieces;
+    std::int64_t covered = 0;
+    for (const Part& part : found->second) {
+      if (part.first != covered) break;
+      covered += part.piece.count;
+      pieces.push_back(part.piece);
+    }
+    // Rows that are shared out over two parameters may be there for one of them only.
+    if (covered != parameter.value().numel() || pieces.empty()) continue;
+    const DType dtype = pieces.front().tensor->dtype;
+    source->add(name, shape, dtype, std::move(pieces));
+  }
+  return source;
+}
+
+// How the model's parameters are called in the checkpoints of OpenFlamingo, and which ones it keeps.
+// The model must live as long.
+checkpoint::ForeignNames foreign_names(models::LanguageModel& model) {
+  const auto all = [](const nn::NamedParameter&) { return true; };
+  const auto none = [](const nn::NamedParameter&) { return false; };
+  checkpoint::ForeignNames names;
+  for (const models::SavedTensor& saved : models::trained_part_layout(model, all)) {
+    FileTensor tensor{saved.name, saved.shape, {}, saved.copies};
+    for (const models::SavedRun& run : saved.runs)
+      tensor.runs.push_back({run.parameter, run.first, run.count});
+    names.tensors.push_back(std::move(tensor));
+  }
+  for (const models::SavedTensor& saved : models::trained_part_layout(model, none))
+    for (const models::SavedRun& run : saved.runs) names.always.insert(run.parameter);
+  names.to_model = [&model, tensors = names.tensors](SourcePtr file) {
+    return to_model_names(model, tensors, file);
+  };
+  return names;
+}
 
 // Collective: what the files of frozen weights hold. Rank 0 alone reads them; on a shared file system
 // the others would only be in its way.
 std::string digest_of(const std::string& path, comm::World& world) {
   static int number = 0;  // the name of an exchange is used once
   checkpoint::StoreExchange ranks(world, str("frozen/", number++));
-  return ranks.broadcast(
-      world.rank() == 0 ? checkpoint::weights_digest(*open_tensors(path)) : "",
-      str("the digest of '", path, "'"));
+  return ranks.broadcast(world.rank() == 0 ? checkpoint::weights_digest(*open_tensors(path)) : "",
+                         str("the digest of '", path, "'"));
 }
 
 // Frozen parameters that checkpoints hold although they do not train.
-void tell_kept(const std::set<std::string>& kept, const shard::ShardPlan& plan) {
+void log_kept(const std::set<std::string>& kept, const shard::ShardPlan& plan) {
   std::int64_t count = 0, numel = 0;
   std::string first;
   for (const auto& parameter : plan.parameters) {
@@ -257,7 +253,7 @@ checkpoint::CheckpointerOptions checkpointer_options(const RunConfig& config,
   options.engine = &engine;
   for (optim::Optimizer* optimizer : phases.optimizers())
     options.optimizers.push_back(
-        {phases.several() ? phases.turns().name(optimizer->set()) : "", optimizer});
+        {phases.several() ? phases.schedule().name(optimizer->set()) : "", optimizer});
   options.ema = ema;
   options.foreign = foreign_names(*built.model);
   for (const std::string& path : models::base_files(config.model))
@@ -268,11 +264,13 @@ checkpoint::CheckpointerOptions checkpointer_options(const RunConfig& config,
       if (!built.of_base.contains(parameter.name)) options.kept.insert(parameter.name);
   if (engine.world().rank() == 0) {
     if (config.checkpoint.content == checkpoint::Content::trainable)
-      tell_kept(options.kept, engine.plan());
+      log_kept(options.kept, engine.plan());
     if (const std::string ranked = ranked_saves(config); !ranked.empty()) log::info(ranked);
   }
   return options;
 }
+
+// ---- model, data and length ----
 
 models::BuiltModel build_run_model(const config::Loaded<RunConfig>& loaded,
                                    const comm::World& world) {
@@ -318,12 +316,12 @@ std::vector<double> loss_weights(const DataConfig& config) {
           config.text.value_or(TextConfig{}).weight};
 }
 
-std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns, std::int64_t steps_done,
-                         const data::Loader& loader) {
-  auto most = turns.most_steps();
+std::int64_t count_steps(const RunConfig& config, const PhaseSchedule& schedule,
+                         std::int64_t steps_done, const data::Loader& loader) {
+  auto most = schedule.most_steps();
   // Phases that begin anew, in a run that has gone further without them, have all their steps to come.
-  if (most) *most += steps_done - turns.updates();
-  if (turns.size() == 1 && most) return *most;
+  if (most) *most += steps_done - schedule.updates();
+  if (schedule.size() == 1 && most) return *most;
   if (config.train.steps) return *config.train.steps;
   if (!config.train.epochs) return *most;
   const auto per_epoch = loader.steps_per_epoch();

@@ -16,10 +16,8 @@
 
 namespace floe::train {
 
-// The files and folders that a run reads, as its configuration names them; see Note [Relative paths].
-
-// Makes every input of the configuration absolute that is found, and run.dir, which lies in the working
-// directory. `values` have the origins.
+// Makes every input of the configuration (files and folders that the run reads) absolute that is found,
+// and run.dir, which lies in the working directory; see Note [Relative paths]. `values` have the origins.
 void resolve_inputs(RunConfig& config, const config::Value& values);
 
 // Throws ConfigError with the first input that was not found, and the places where it was looked for; and
@@ -49,8 +47,8 @@ std::vector<double> loss_weights(const DataConfig& config);
 // How many updates the run makes in all, unless a phase's `until` ends it earlier: `steps_done`, and
 // with train.epochs as many as the rest of the data comes to. Throws ConfigError where epochs cannot be
 // counted, or are longer than the phases.
-std::int64_t count_steps(const RunConfig& config, const PhaseTurns& turns, std::int64_t steps_done,
-                         const data::Loader& loader);
+std::int64_t count_steps(const RunConfig& config, const PhaseSchedule& schedule,
+                         std::int64_t steps_done, const data::Loader& loader);
 
 // With strategy.cuda_graphs: the stream to compute on, null without. Throws ConfigError where nothing can be
 // recorded.

@@ -16,7 +16,7 @@ std::string layout_name(checkpoint::Layout layout) {
 }  // namespace
 
 c10::ScalarType compute_dtype(const RunConfig& config) {
-  return plan::scalar_type_of(config.strategy.mixed_precision.param);
+  return strategy::scalar_type_of(config.strategy.mixed_precision.param);
 }
 
 std::optional<double> first_loss_scale(const RunConfig& config) {
@@ -24,7 +24,7 @@ std::optional<double> first_loss_scale(const RunConfig& config) {
   return config.precision.loss_scale.value_or(kFirstLossScale);
 }
 
-diag::StrategySettings strategy_settings(const RunConfig& config, const config::Value& values,
+diagnostics::StrategySettings strategy_settings(const RunConfig& config, const config::Value& values,
                                          int world_size) {
   return {.strategy = config.strategy,
           .precision = config.precision,
@@ -35,7 +35,7 @@ diag::StrategySettings strategy_settings(const RunConfig& config, const config::
 }
 
 std::vector<std::string> precision_lines(const RunConfig& config, const config::Value& values) {
-  return diag::precision_lines(strategy_settings(config, values));
+  return diagnostics::precision_lines(strategy_settings(config, values));
 }
 
 }  // namespace floe::train

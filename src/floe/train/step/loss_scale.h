@@ -1,5 +1,5 @@
-// Loss scaling for fp16: gradients too small for the type are made larger, and the scale follows what
-// overflows.
+// Precision of a step: the types it computes in, the scale of the loss in fp16, the noise of its
+// gradient.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -16,7 +16,8 @@ namespace floe::train {
 
 constexpr double kFirstLossScale = 65536;  // with fp16, when the configuration says nothing
 
-// As torch's GradScaler: halved after an overflow, doubled after `patience` steps without one.
+// Loss scaling for fp16: gradients too small for the type are made larger, and the scale follows what
+// overflows. As torch's GradScaler: halved after an overflow, doubled after `patience` steps without one.
 class LossScale {
  public:
   // 0: none, the scale is always 1.
@@ -58,7 +59,6 @@ class LossScale {
 // noise and signal can be told apart: |g_b|² estimates |G|² + tr(Σ)/b. The simple noise scale
 // tr(Σ)/|G|² is the batch, in samples, beyond which a larger one hardly helps. Both parts are averaged
 // over steps before they are divided, because each alone is noisy.
-
 class NoiseScale {
  public:
   // `local_square`: the mean over ranks of the squared norm of a rank's own gradient; `samples`: of
@@ -100,7 +100,7 @@ c10::ScalarType compute_dtype(const RunConfig& config);
 std::optional<double> first_loss_scale(const RunConfig& config);
 
 // What a run says about its strategy; `values` are those of load_run_config. Refers to both.
-diag::StrategySettings strategy_settings(const RunConfig& config, const config::Value& values,
+diagnostics::StrategySettings strategy_settings(const RunConfig& config, const config::Value& values,
                                          int world_size = 1);
 
 // Lines for people, each with the place a setting comes from; `values` are those of load_run_config.
