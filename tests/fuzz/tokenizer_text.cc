@@ -6,7 +6,7 @@
 #include "floe/core/error.h"
 #include "floe/core/utf8.h"
 #include "floe/token/regex/regex.h"
-#include "floe/token/unicode/normal_form.h"
+#include "floe/token/unicode/unicode.h"
 #include "tests/token/sample_tokenizers.h"
 
 namespace {

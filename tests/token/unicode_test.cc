@@ -1,10 +1,10 @@
+#include "floe/token/unicode/unicode.h"
+
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"
 #include "floe/core/utf8.h"
 #include "floe/token/bpe/bpe.h"
-#include "floe/token/unicode/char_class.h"
-#include "floe/token/unicode/normal_form.h"
 
 namespace floe::token {
 namespace {

@@ -7,7 +7,6 @@
 #include "floe/core/utf8.h"
 
 namespace floe::config {
-
 namespace {
 
 std::string join_keys(const std::string& section, const std::string& key) {

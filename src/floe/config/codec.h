@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,6 @@
 namespace floe::config {
 
 // What help and the reference page say about a field.
-
 struct FieldInfo {
   std::string key;           // "steps"; inside lists "[].name", inside named blocks ".NAME.name"
   std::string type;          // "integer, at least 1"
@@ -40,7 +40,6 @@ std::string help_text(const std::vector<FieldInfo>& fields);
 std::string markdown_reference(const std::vector<FieldInfo>& fields);
 
 // What is wrong with a configuration: all of it, not only the first thing.
-
 class Problems {
  public:
   void add(const Origin& origin, const std::string& sentence);

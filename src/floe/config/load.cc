@@ -15,6 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kMostSegments = 16;  // with a value inside, still below kMostDepth
+
 // A layer must be a block of keys; an empty file is an empty one.
 Value read_layer(const std::string& path) {
   Value value = read_yaml(path);
@@ -79,8 +81,6 @@ std::vector<std::string> experiment_names(const Override& choice) {
   }
   return names;
 }
-
-constexpr std::size_t kMostSegments = 16;  // with a value inside, still below kMostDepth
 
 bool is_key(const std::string& key) {
   return !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) {

@@ -20,7 +20,6 @@ namespace floe::config {
 //   ~train.clip            removes: what can be off (an optional value or block, true or false) is
 //                          off, anything else is back to its default
 // Values are YAML on one line. Whether a key exists is the schema's business, not theirs.
-
 struct Override {
   enum class Kind { set, add, remove };
   Kind kind = Kind::set;
@@ -46,7 +45,6 @@ void apply(const Override& change, Value& root);
 // `strategy=NAME` with a bare word merges strategy/NAME.yaml into the block `strategy:`;
 // `experiment=[a, b]` merges experiment/a.yaml, then b, at the root. Both are looked for beside the
 // first YAML, in ./configs, then in floe's own configs.
-
 struct Layers {
   std::vector<std::string> files;      // YAML, in order
   std::vector<std::string> overrides;  // key=value, ++key=value, ~key, in order
@@ -66,8 +64,8 @@ struct Composed {
 // Throws ConfigError.
 Composed compose(const Layers& layers);
 
-// References between values: ${run.dir} is the value at that path, ${env:HOME} an environment
-// variable, ${env:NAME:fallback} one with a fallback, $${ a literal "${".
+// Note [References]
+// ${run.dir} is the value at that path, ${env:HOME} an environment variable, ${env:NAME:fallback} one with a fallback, $${ a literal "${".
 //
 // A value that is nothing but one reference takes the other's type (a number stays a number, a list a
 // list); inside longer text the other must be a scalar.
@@ -76,19 +74,13 @@ Composed compose(const Layers& layers);
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 std::optional<std::string> process_environment(const std::string& name);
 
-// Replaces every reference in the tree. Throws ConfigError with the origin of the value for unknown
+// Replaces every reference in the tree (Note [References]). Throws ConfigError with the origin of the value for unknown
 // names, cycles, and trees that would grow beyond the bounds of value.h. What a reference brings
 // keeps the origin of the place that refers.
 void resolve_references(Value& root, const Environment& environment = process_environment);
 
 // Writes "$${" for every "${", so that resolving gives the tree again.
 void escape_references(Value& root);
-
-// One tree over another.
-
-// Maps merge key by key; anything else in `over` (lists and nulls too) replaces what was there. Each
-// value keeps the origin of the layer that it came from.
-void merge(Value& base, const Value& over);
 
 template <class T>
 struct Loaded {

@@ -9,11 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "floe/config/load.h"
 #include "floe/core/str.h"
 
 namespace floe::config {
-
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }

@@ -1,4 +1,4 @@
-// The decoders behind image.h, one per format. Each gives what Pillow 12 gives, and refuses what it
+// The formats behind image.h, one file each. Each decoder gives what Pillow 12 gives, and refuses what it
 // refuses: which damaged pictures a data set keeps is part of its content.
 #pragma once
 
@@ -27,11 +27,12 @@ class Canvas {
 };
 
 void decode_jpeg(Bytes file, Canvas canvas);
-// Throws for a file whose markers up to the first scan Pillow would not take.
-void check_jpeg_markers(Bytes file);
 void decode_png(Bytes file, Canvas canvas);
 void decode_webp(Bytes file, Canvas canvas);
 void decode_gif(Bytes file, Canvas canvas);
+
+// Throws Error for a picture that cannot be encoded: an empty one, a side above `most_side`.
+void check_encodable(const Image& image, int most_side);
 
 // Throws DataError "FORMAT: REASON".
 [[noreturn]] void fail(std::string_view format, std::string_view reason);

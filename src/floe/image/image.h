@@ -31,8 +31,6 @@ Image decode(std::span<const std::byte> file, std::int64_t most_pixels = kMostPi
 // content is unspecified.
 void decode(std::span<const std::byte> file, Image& out, std::int64_t most_pixels = kMostPixels);
 
-// Pictures to files.
-
 // A baseline JPEG with 4:2:0 chroma and a JFIF header, byte for byte as Pillow's save() writes it
 // without options (quality 75).
 std::vector<std::byte> encode_jpeg(const Image& image, int quality = 75);

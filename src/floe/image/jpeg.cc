@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <csetjmp>
+#include <cstdlib>
+#include <memory>
 
+#include "floe/core/error.h"
 #include "floe/image/formats.h"
 #include "floe/image/libjpeg.h"
 
@@ -76,8 +79,7 @@ void gray_to_rgb(const std::uint8_t* gray, int width, std::uint8_t* rgb) {
   for (int x = 0; x < width; ++x, rgb += 3) rgb[0] = rgb[1] = rgb[2] = gray[x];
 }
 
-// Note [Jumps] holds for the two functions below.
-
+// Note [Jumps] holds for this function and the next.
 Outcome read_header(Decompressor& jpeg) {
   if (setjmp(jpeg.errors.jump)) return Outcome::broken;
   jpeg_create_decompress(&jpeg.info);
@@ -116,7 +118,7 @@ class MarkerReader {
   explicit MarkerReader(Bytes file) : rest_(file) {}
 
   int byte() {
-    if (rest_.empty()) fail("jpeg", "truncated");
+    if (rest_.empty()) fail(kFormat, "truncated");
     const int value = std::to_integer<int>(rest_[0]);
     rest_ = rest_.subspan(1);
     return value;
@@ -125,7 +127,7 @@ class MarkerReader {
   Bytes segment() {
     const int high = byte(), low = byte();
     const auto size = static_cast<std::size_t>(std::max(0, high * 256 + low - 2));
-    if (rest_.size() < size) fail("jpeg", "truncated");
+    if (rest_.size() < size) fail(kFormat, "truncated");
     const Bytes body = rest_.first(size);
     rest_ = rest_.subspan(size);
     return body;
@@ -135,14 +137,14 @@ class MarkerReader {
   Bytes rest_;
 };
 
-[[noreturn]] void broken() { fail("jpeg", "broken header"); }
+[[noreturn]] void broken() { fail(kFormat, "broken header"); }
 
 void check_frame(Bytes body) {
   if (body.size() < 6 || body.size() % 3 != 0) broken();
-  if (body[0] != std::byte{8}) fail("jpeg", "not 8 bits per sample");
+  if (body[0] != std::byte{8}) fail(kFormat, "not 8 bits per sample");
   const int components = std::to_integer<int>(body[5]);
   if (components != 1 && components != 3 && components != 4)
-    fail("jpeg", "neither one, three nor four components");
+    fail(kFormat, "neither one, three nor four components");
 }
 
 void check_quantisation(Bytes body) {
@@ -156,6 +158,58 @@ void check_quantisation(Bytes body) {
 void check_application(int number, Bytes body) {
   if (number == 0 && starts_with(body, "JFIF") && body.size() < 7) broken();
   if (number == 14 && starts_with(body, "Adobe") && body.size() < 7) broken();
+}
+
+// Pillow walks over the markers of a JPEG file before libjpeg sees it, and raises for some that
+// libjpeg passes over. Such files are refused here too.
+void check_jpeg_markers(Bytes file) {
+  MarkerReader reader(file.subspan(2));
+  for (;;) {
+    if (reader.byte() != 0xff) continue;  // junk between segments
+    int marker = reader.byte();
+    while (marker == 0xff) marker = reader.byte();  // fill bytes
+    if (marker == 0x00) continue;
+    if (marker < 0xc0) broken();
+    if (marker == 0xda) return;
+    const bool alone =
+        marker == 0xc8 || (marker >= 0xd0 && marker <= 0xd9) || (marker >= 0xf0 && marker <= 0xfd);
+    if (alone) continue;
+    const Bytes body = reader.segment();
+    const bool is_table = marker == 0xc4 || marker == 0xcc;  // Huffman, arithmetic
+    if ((marker <= 0xcf && !is_table) || marker == 0xde) check_frame(body);
+    if (marker == 0xdb) check_quantisation(body);
+    if (marker >= 0xe0 && marker <= 0xef) check_application(marker - 0xe0, body);
+  }
+}
+
+// False when libjpeg gave up. Note [Jumps] holds here too.
+bool compress(const Image& image, int quality, unsigned char** bytes, unsigned long* size) {
+  jpeg_compress_struct info{};
+  ErrorManager errors;
+  info.err = jpeg_std_error(&errors);
+  errors.error_exit = on_error;
+  errors.output_message = ignore_message;
+  if (setjmp(errors.jump)) {
+    jpeg_destroy_compress(&info);
+    return false;
+  }
+  jpeg_create_compress(&info);
+  jpeg_mem_dest(&info, bytes, size);
+  info.image_width = static_cast<JDIMENSION>(image.width);
+  info.image_height = static_cast<JDIMENSION>(image.height);
+  info.input_components = 3;
+  info.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&info);
+  jpeg_set_quality(&info, quality, TRUE);
+  jpeg_start_compress(&info, TRUE);
+  while (info.next_scanline < info.image_height) {
+    auto* row = const_cast<JSAMPLE*>(image.rgb.data()) +
+                std::size_t{3} * info.image_width * info.next_scanline;
+    jpeg_write_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_compress(&info);
+  jpeg_destroy_compress(&info);
+  return true;
 }
 
 }  // namespace
@@ -178,27 +232,15 @@ void decode_jpeg(Bytes file, Canvas canvas) {
   check(read_pixels(jpeg, row.data(), out.rgb.data()));
 }
 
-// Pillow walks over the markers of a JPEG file before libjpeg sees it, and raises for some that
-// libjpeg passes over. Such files are refused here too.
-
-void check_jpeg_markers(Bytes file) {
-  MarkerReader reader(file.subspan(2));
-  for (;;) {
-    if (reader.byte() != 0xff) continue;  // junk between segments
-    int marker = reader.byte();
-    while (marker == 0xff) marker = reader.byte();  // fill bytes
-    if (marker == 0x00) continue;
-    if (marker < 0xc0) broken();
-    if (marker == 0xda) return;
-    const bool alone =
-        marker == 0xc8 || (marker >= 0xd0 && marker <= 0xd9) || (marker >= 0xf0 && marker <= 0xfd);
-    if (alone) continue;
-    const Bytes body = reader.segment();
-    const bool is_table = marker == 0xc4 || marker == 0xcc;  // Huffman, arithmetic
-    if ((marker <= 0xcf && !is_table) || marker == 0xde) check_frame(body);
-    if (marker == 0xdb) check_quantisation(body);
-    if (marker >= 0xe0 && marker <= 0xef) check_application(marker - 0xe0, body);
-  }
+std::vector<std::byte> encode_jpeg(const Image& image, int quality) {
+  check_encodable(image, JPEG_MAX_DIMENSION);
+  unsigned char* bytes = nullptr;
+  unsigned long size = 0;
+  const bool done = compress(image, quality, &bytes, &size);
+  const std::unique_ptr<unsigned char, decltype(&std::free)> owner(bytes, &std::free);
+  require(done, "cannot encode a picture of ", image.width, " x ", image.height, " pixels as JPEG");
+  const auto view = std::as_bytes(std::span(bytes, size));
+  return {view.begin(), view.end()};
 }
 
 }  // namespace floe::image

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "floe/core/error.h"
 #include "floe/image/png_chunks.h"
 
 namespace floe::image {
@@ -220,6 +221,22 @@ void read_pixels(PngChunks& chunks, const PngHeader& header, Image& out) {
   }
 }
 
+void put_word(std::vector<std::byte>& out, std::uint32_t word) {
+  for (const int shift : {24, 16, 8, 0}) out.push_back(static_cast<std::byte>(word >> shift & 255));
+}
+
+// A chunk of a PNG file: length, name, data, checksum of the last two.
+void put_chunk(std::vector<std::byte>& out, std::string_view name,
+               std::span<const std::byte> data) {
+  put_word(out, static_cast<std::uint32_t>(data.size()));
+  const std::size_t begin = out.size();
+  const auto letters = std::as_bytes(std::span(name));
+  out.insert(out.end(), letters.begin(), letters.end());
+  out.insert(out.end(), data.begin(), data.end());
+  put_word(out, static_cast<std::uint32_t>(
+                    crc32_z(0, reinterpret_cast<const Bytef*>(&out[begin]), out.size() - begin)));
+}
+
 }  // namespace
 
 void decode_png(Bytes file, Canvas canvas) {
@@ -231,6 +248,39 @@ void decode_png(Bytes file, Canvas canvas) {
   fill(out, header.colour_type == 3 ? header.palette[0] : Colour{});
   read_pixels(chunks, header, out);
   chunks.finish();
+}
+
+std::vector<std::byte> encode_png(const Image& image) {
+  check_encodable(image, 1 << 24);
+  // Every row is stored as its difference to the row above (filter 2).
+  const std::size_t stride = std::size_t{3} * image.width;
+  std::vector<Bytef> rows;
+  rows.reserve((stride + 1) * static_cast<std::size_t>(image.height));
+  for (int y = 0; y < image.height; ++y) {
+    rows.push_back(2);
+    const std::uint8_t* row = &image.rgb[stride * static_cast<std::size_t>(y)];
+    for (std::size_t x = 0; x < stride; ++x)
+      rows.push_back(static_cast<Bytef>(row[x] - (y > 0 ? row[x - stride] : 0)));
+  }
+  uLongf size = compressBound(rows.size());
+  std::vector<std::byte> data(size);
+  const int status =
+      compress2(reinterpret_cast<Bytef*>(data.data()), &size, rows.data(), rows.size(), 6);
+  require(status == Z_OK, "cannot compress a picture: zlib says ", status);
+  data.resize(size);
+
+  std::vector<std::byte> header;
+  put_word(header, static_cast<std::uint32_t>(image.width));
+  put_word(header, static_cast<std::uint32_t>(image.height));
+  for (const int field : {8, 2, 0, 0, 0})  // 8 bits, RGB, deflate, no other filters, not interlaced
+    header.push_back(static_cast<std::byte>(field));
+  std::vector<std::byte> out;
+  for (const char letter : std::string_view("\x89PNG\r\n\x1a\n"))
+    out.push_back(static_cast<std::byte>(letter));
+  put_chunk(out, "IHDR", header);
+  put_chunk(out, "IDAT", data);
+  put_chunk(out, "IEND", {});
+  return out;
 }
 
 }  // namespace floe::image

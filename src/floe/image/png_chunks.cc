@@ -103,7 +103,7 @@ PngHeader PngChunks::header() {
       break;
     }
     const Bytes data = body(*chunk);
-    judge(*chunk, data);
+    check_chunk(*chunk, data);
     const auto begin = reinterpret_cast<const Bytef*>(chunk->name.data());
     if (word(take_all(4), 0) != crc32_z(0, begin, 4 + data.size())) fail(kFormat, "wrong checksum");
   }
@@ -143,13 +143,13 @@ void PngChunks::finish() {
       continue;
     }
     const Bytes data = body(*chunk);
-    if (!chunk->is("IDAT")) judge(*chunk, data);
+    if (!chunk->is("IDAT")) check_chunk(*chunk, data);
   }
   if (has_transparent_colour_ && !has_palette_) fail(kFormat, "no palette");
 }
 
 // What a chunk must be like for Pillow to go on, and what it means for the pixels.
-void PngChunks::judge(const Chunk& chunk, Bytes body) {
+void PngChunks::check_chunk(const Chunk& chunk, Bytes body) {
   const auto need = [&](std::size_t bytes) {
     if (body.size() < bytes) fail(kFormat, "broken metadata");
   };
@@ -163,7 +163,7 @@ void PngChunks::judge(const Chunk& chunk, Bytes body) {
     header_.palette = {};
     std::memcpy(header_.palette.data(), body.data(), 3 * num_colours);
   } else if (chunk.is("tRNS")) {
-    judge_transparency(body);
+    check_transparency(body);
   } else if (chunk.is("gAMA")) {
     need(4);
   } else if (chunk.is("cHRM")) {
@@ -177,7 +177,7 @@ void PngChunks::judge(const Chunk& chunk, Bytes body) {
     // Without a separator Pillow takes the first byte for the method.
     const Bytes method = profile ? *profile : body;
     if (method.empty() || at(method, 0) != 0) fail(kFormat, "broken metadata");
-    judge_compressed(method.subspan(1));
+    check_compressed(method.subspan(1));
   } else if (chunk.is("tEXt")) {
     const auto [key, text] = split(body);
     if (!key.empty() && text) count_text(text->size());
@@ -185,7 +185,7 @@ void PngChunks::judge(const Chunk& chunk, Bytes body) {
     const auto [key, text] = split(body);
     if (!text || text->empty()) return;
     if (at(*text, 0) != 0) fail(kFormat, "broken metadata");
-    judge_compressed(text->subspan(1));
+    check_compressed(text->subspan(1));
   } else if (chunk.is("iTXt")) {
     const auto [key, flags] = split(body);
     if (!flags || flags->size() < 2) return;
@@ -196,7 +196,7 @@ void PngChunks::judge(const Chunk& chunk, Bytes body) {
     if (at(*flags, 0) == 0)
       count_text(text->size());
     else if (at(*flags, 1) == 0)
-      judge_compressed(*text);
+      check_compressed(*text);
   } else if (chunk.is("acTL")) {
     need(8);
     const std::uint32_t count = word(body, 0);
@@ -209,7 +209,7 @@ void PngChunks::judge(const Chunk& chunk, Bytes body) {
   }
 }
 
-void PngChunks::judge_transparency(Bytes body) {
+void PngChunks::check_transparency(Bytes body) {
   const bool gray = header_.colour_type == 0, rgb = header_.colour_type == 2;
   if (body.size() < (gray ? 2U : rgb ? 6U : 0U)) fail(kFormat, "broken metadata");
   if (header_.colour_type == 3) {
@@ -220,7 +220,7 @@ void PngChunks::judge_transparency(Bytes body) {
   }
 }
 
-void PngChunks::judge_compressed(Bytes zlib) {
+void PngChunks::check_compressed(Bytes zlib) {
   const auto size = inflated_size(zlib, kMostText);
   if (!size) return;  // a broken one is ignored
   if (*size > kMostText) fail(kFormat, "metadata too large");

@@ -1,4 +1,4 @@
-// The chunks of a PNG file, read and judged as Pillow does it.
+// The chunks of a PNG file, read and checked as Pillow does it.
 #pragma once
 
 #include <array>
@@ -43,9 +43,9 @@ class PngChunks {
   Bytes take(std::size_t count);      // or fewer at the end of the file
   Bytes take_all(std::size_t count);  // or "truncated"
   Bytes body(const Chunk& chunk) { return take_all(chunk.length); }
-  void judge(const Chunk& chunk, Bytes body);
-  void judge_transparency(Bytes body);
-  void judge_compressed(Bytes zlib);
+  void check_chunk(const Chunk& chunk, Bytes body);
+  void check_transparency(Bytes body);
+  void check_compressed(Bytes zlib);
   void count_text(std::size_t bytes);
   void read_header(Bytes body);
   void read_frame_control(Bytes body);

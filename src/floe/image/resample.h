@@ -10,7 +10,6 @@
 namespace floe::image {
 
 // Which instructions of the processor the kernels use; the results are the same bytes.
-
 // vnni: AVX-512 VNNI on 256 bits.
 enum class Isa { plain, avx2, vnni };
 

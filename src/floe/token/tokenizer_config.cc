@@ -11,7 +11,6 @@
 #include "floe/io/file/json_text.h"
 
 namespace floe::token {
-
 namespace {
 
 using nlohmann::json;

@@ -36,9 +36,7 @@ enum class VocabularyKind { json, sentencepiece, gpt2 };
 TokenizerConfig read_tokenizer_config(const std::string& folder, VocabularyKind kind);
 
 // transformers' repair of spaces in decoded English, for tokenizers whose configuration asks for it
-// ("clean_up_tokenization_spaces").
-
-// "Hello , I 'm here ." becomes "Hello, I'm here."
+// ("clean_up_tokenization_spaces"): "Hello , I 'm here ." becomes "Hello, I'm here."
 std::string clean_up_spaces(std::string text);
 
 }  // namespace floe::token

@@ -86,7 +86,7 @@ std::vector<std::string> names_in(const std::map<std::string, Item>& by_name) {
   return names;
 }
 
-// Other views of weights: under other names, a part of them, or several files as one.
+// ---- other views of weights: under other names, a part of them, or several files as one ----
 
 using Renames = std::map<std::string, std::string>;  // new name -> name in the source
 

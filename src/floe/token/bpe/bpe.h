@@ -17,9 +17,8 @@
 
 namespace floe::token {
 
-// GPT-2's way to write any byte as a visible character: `Ġ` is a space, `Ċ` a line end.
-
-// The character that stands for the byte.
+// GPT-2's way to write any byte as a visible character (`Ġ` is a space, `Ċ` a line end): the character
+// that stands for the byte.
 char32_t byte_to_char(std::uint8_t byte);
 // The byte that the character stands for, or -1.
 int char_to_byte(char32_t c);
@@ -30,7 +29,6 @@ void append_bytes_as_chars(std::string& text, std::string_view bytes);
 bool chars_to_bytes(std::string_view token, std::string& bytes);
 
 // A hash table from 64-bit keys for the inner loop of byte-pair encoding: one flat array, no removal.
-
 template <class Value>
 class FlatTable {
  public:
@@ -77,7 +75,6 @@ class FlatTable {
 //
 // A fixed number of slots, each as large as a cache line; a new word takes the slot of the old one.
 // Long words are not kept. Threads: one at a time.
-
 class WordCache {
  public:
   WordCache() : slots_(kNumSlots) {}

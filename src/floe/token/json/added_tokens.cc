@@ -7,7 +7,7 @@
 #include "floe/core/utf8.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/json/json_fields.h"
-#include "floe/token/unicode/char_class.h"
+#include "floe/token/unicode/unicode.h"
 
 namespace floe::token {
 

@@ -13,12 +13,11 @@
 #include <vector>
 
 #include "floe/token/bpe/bpe.h"
-#include "floe/token/json/normalizer.h"
+#include "floe/token/json/parts.h"
 
 namespace floe::token {
 
 // Finds the longest of a set of tokens at the leftmost place of a text.
-
 class TokenTrie {
  public:
   TokenTrie();

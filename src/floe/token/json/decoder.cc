@@ -1,5 +1,3 @@
-#include "floe/token/json/decoder.h"
-
 #include <charconv>
 
 #include "floe/core/error.h"
@@ -7,10 +5,10 @@
 #include "floe/io/file/json_text.h"
 #include "floe/token/bpe/bpe.h"
 #include "floe/token/json/json_fields.h"
+#include "floe/token/json/parts.h"
 #include "floe/token/regex/regex.h"
 
 namespace floe::token {
-
 namespace {
 
 using Tokens = std::vector<std::string>;

@@ -8,7 +8,6 @@
 #include "floe/token/tokenizer_config.h"
 
 namespace floe::token {
-
 namespace {
 
 using nlohmann::json;

@@ -10,10 +10,7 @@
 
 #include "floe/token/bpe/bpe.h"
 #include "floe/token/json/added_tokens.h"
-#include "floe/token/json/decoder.h"
-#include "floe/token/json/normalizer.h"
-#include "floe/token/json/post_processor.h"
-#include "floe/token/json/pre_tokenizer.h"
+#include "floe/token/json/parts.h"
 #include "floe/token/tokenizer.h"
 #include "floe/token/tokenizer_config.h"
 
@@ -21,7 +18,6 @@ namespace floe::token {
 
 // Objects that one thread at a time may use, kept for whoever comes next: as many as there were threads
 // at once.
-
 template <class Scratch>
 class ScratchPool {
  public:

@@ -1,17 +1,14 @@
-#include "floe/token/json/normalizer.h"
-
 #include <vector>
 
 #include "floe/core/error.h"
 #include "floe/core/utf8.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/json/json_fields.h"
+#include "floe/token/json/parts.h"
 #include "floe/token/regex/regex.h"
-#include "floe/token/unicode/char_class.h"
-#include "floe/token/unicode/normal_form.h"
+#include "floe/token/unicode/unicode.h"
 
 namespace floe::token {
-
 namespace {
 
 class NormalFormNormalizer : public Normalizer {

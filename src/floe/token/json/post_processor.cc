@@ -1,13 +1,11 @@
-#include "floe/token/json/post_processor.h"
-
 #include <optional>
 
 #include "floe/core/error.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/json/json_fields.h"
+#include "floe/token/json/parts.h"
 
 namespace floe::token {
-
 namespace {
 
 using nlohmann::json;

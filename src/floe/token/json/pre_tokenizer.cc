@@ -1,5 +1,3 @@
-#include "floe/token/json/pre_tokenizer.h"
-
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -10,15 +8,14 @@
 #include "floe/io/file/json_text.h"
 #include "floe/token/bpe/bpe.h"
 #include "floe/token/json/json_fields.h"
+#include "floe/token/json/parts.h"
 #include "floe/token/regex/regex.h"
-#include "floe/token/unicode/char_class.h"
+#include "floe/token/unicode/unicode.h"
 
 namespace floe::token {
 namespace {
 
-// Cutting a piece at the matches of a pattern, and what becomes of the matches.
-
-// For "the-final--countdown" cut at "-":
+// What becomes of the matches at which a piece is cut; for "the-final--countdown" cut at "-":
 enum class SplitBehavior {
   removed,               // the final countdown
   isolated,              // the - final - - countdown
@@ -27,9 +24,18 @@ enum class SplitBehavior {
   contiguous,            // the - final -- countdown
 };
 
-const char* name_of(SplitBehavior behavior);
-// "Removed", "MergedWithNext" and so on; throws DataError for other names.
-SplitBehavior read_split_behavior(const std::string& name, const std::string& where);
+constexpr const char* kNames[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
+                                  "Contiguous"};
+
+const char* name_of(SplitBehavior behavior) { return kNames[static_cast<int>(behavior)]; }
+
+// Throws DataError for other names.
+SplitBehavior read_split_behavior(const std::string& name, const std::string& where) {
+  for (std::size_t i = 0; i < std::size(kNames); ++i)
+    if (name == kNames[i]) return static_cast<SplitBehavior>(i);
+  throw DataError(
+      str(where, ": \"behavior\" must be one of ", join(kNames), ", not ", quoted(name)));
+}
 
 // A piece as a row of matches and of what lies between them.
 struct Segment {
@@ -38,44 +44,6 @@ struct Segment {
 };
 
 // Adds the segments to `pieces` as the behaviour joins them.
-void add_segments(std::string_view text, const std::vector<Segment>& segments,
-                  SplitBehavior behavior, Pieces& pieces);
-
-// Cuts at the matches, or with `invert` at what lies between them.
-void split(std::string_view text, const Pattern& pattern, SplitBehavior behavior, bool invert,
-           Pieces& pieces);
-
-// Cuts at every single character that the test accepts.
-template <class Test>
-void split_chars(std::string_view text, const Test& accepts, SplitBehavior behavior,
-                 Pieces& pieces) {
-  thread_local std::vector<Segment> segments;
-  segments.clear();
-  std::size_t done = 0;
-  for (const char* at = text.data(); at < text.data() + text.size();) {
-    const auto begin = static_cast<std::size_t>(at - text.data());
-    if (!accepts(next_char(at))) continue;
-    const auto end = static_cast<std::size_t>(at - text.data());
-    if (done < begin) segments.push_back({done, begin, false});
-    segments.push_back({begin, end, true});
-    done = end;
-  }
-  if (done < text.size()) segments.push_back({done, text.size(), false});
-  add_segments(text, segments, behavior, pieces);
-}
-
-constexpr const char* kNames[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
-                                  "Contiguous"};
-
-const char* name_of(SplitBehavior behavior) { return kNames[static_cast<int>(behavior)]; }
-
-SplitBehavior read_split_behavior(const std::string& name, const std::string& where) {
-  for (std::size_t i = 0; i < std::size(kNames); ++i)
-    if (name == kNames[i]) return static_cast<SplitBehavior>(i);
-  throw DataError(
-      str(where, ": \"behavior\" must be one of ", join(kNames), ", not ", quoted(name)));
-}
-
 void add_segments(std::string_view text, const std::vector<Segment>& segments,
                   SplitBehavior behavior, Pieces& pieces) {
   const auto add = [&](std::size_t begin, std::size_t end) {
@@ -103,6 +71,7 @@ void add_segments(std::string_view text, const std::vector<Segment>& segments,
   }
 }
 
+// Cuts at the matches, or with `invert` at what lies between them.
 void split(std::string_view text, const Pattern& pattern, SplitBehavior behavior, bool invert,
            Pieces& pieces) {
   thread_local std::vector<Segment> segments;
@@ -129,6 +98,25 @@ void split(std::string_view text, const Pattern& pattern, SplitBehavior behavior
   }
   between(text.size());
   if (!isolated && !only_matches) add_segments(text, segments, behavior, pieces);
+}
+
+// Cuts at every single character that the test accepts.
+template <class Test>
+void split_chars(std::string_view text, const Test& accepts, SplitBehavior behavior,
+                 Pieces& pieces) {
+  thread_local std::vector<Segment> segments;
+  segments.clear();
+  std::size_t done = 0;
+  for (const char* at = text.data(); at < text.data() + text.size();) {
+    const auto begin = static_cast<std::size_t>(at - text.data());
+    if (!accepts(next_char(at))) continue;
+    const auto end = static_cast<std::size_t>(at - text.data());
+    if (done < begin) segments.push_back({done, begin, false});
+    segments.push_back({begin, end, true});
+    done = end;
+  }
+  if (done < text.size()) segments.push_back({done, text.size(), false});
+  add_segments(text, segments, behavior, pieces);
 }
 
 // Cuts by GPT-2's expression and turns words into bytes.

@@ -2,7 +2,7 @@
 
 #include "floe/core/utf8.h"
 #include "floe/token/regex/regex.h"
-#include "floe/token/unicode/char_class.h"
+#include "floe/token/unicode/unicode.h"
 
 namespace floe::token {
 

@@ -7,7 +7,6 @@
 #include "floe/io/file/json_text.h"
 
 namespace floe::token {
-
 namespace {
 
 template <auto Free>

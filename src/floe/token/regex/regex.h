@@ -35,9 +35,8 @@ std::unique_ptr<Pattern> read_pattern(const nlohmann::json& pattern, const std::
 // What the ByteLevel pre-tokenizer cuts by.
 extern const char* const kGpt2Expression;
 
-// Matchers written by hand for the expressions that nearly all tokenizers use.
-
-// The matcher of the expression, or null when it is not one of them.
+// The matcher written by hand for an expression that nearly all tokenizers use, or null when it is none
+// of these.
 std::unique_ptr<Pattern> known_pattern(const std::string& expression);
 
 // Oniguruma's regular expressions, as far as PCRE2 can stand in for them.
@@ -45,7 +44,7 @@ std::unique_ptr<Pattern> known_pattern(const std::string& expression);
 // The two languages differ in what `$`, `\h`, `\w`, `{1,2}+` or `(?i)` mean, and every build of either
 // has its own Unicode tables. So an expression is read here, every class of characters is spelled out
 // from floe's table, and what could mean something else is refused.
-
+//
 // The expression for PCRE2 in UTF mode. Throws ConfigError, beginning with `where`, for constructs
 // outside the common part.
 std::string to_pcre2(const std::string& expression, const std::string& where);

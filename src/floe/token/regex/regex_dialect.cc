@@ -8,10 +8,9 @@
 #include "floe/core/utf8.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/regex/regex.h"
-#include "floe/token/unicode/char_class.h"
+#include "floe/token/unicode/unicode.h"
 
 namespace floe::token {
-
 namespace {
 
 using Ranges = std::vector<std::pair<char32_t, char32_t>>;

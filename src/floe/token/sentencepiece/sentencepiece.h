@@ -1,8 +1,4 @@
-// A look at a SentencePiece model file before the library loads it.
-//
-// The library trusts its file: a table for normalising text is walked without bounds, and some odd
-// vocabularies end the process. So the file is read here first, and what a trainer would not write is
-// refused.
+// SentencePiece models, and the tokenizer that LLaMA has with one.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +28,12 @@ struct SentencePieceInfo {
   bool has_normalisation = false;  // a table of characters, such as nmt_nfkc's
 };
 
-// Throws DataError, naming the file, for anything that is not a sound model.
+// A look at a model file before the library loads it. The library trusts its file: a table for
+// normalising text is walked without bounds, and some odd vocabularies end the process. So the file is
+// read here first, and what a trainer would not write is refused: throws DataError, naming the file.
 SentencePieceInfo check_sentencepiece(std::string_view bytes, const std::string& path);
 
 // LLaMA's tokenizer from a SentencePiece model, as transformers' (slow) LlamaTokenizer gives it.
-
 // Throws DataError for a broken model, ConfigError for a class other than LlamaTokenizer.
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path,
                                               const TokenizerConfig& config);

@@ -9,7 +9,6 @@
 #include "floe/token/sentencepiece/sentencepiece.h"
 
 namespace floe::token {
-
 namespace {
 
 // The fields of one protobuf message.

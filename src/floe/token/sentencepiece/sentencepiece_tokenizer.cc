@@ -12,10 +12,9 @@
 #include "floe/token/json/added_tokens.h"
 #include "floe/token/sentencepiece/sentencepiece.h"
 #include "floe/token/tokenizer_config.h"
-#include "floe/token/unicode/char_class.h"
+#include "floe/token/unicode/unicode.h"
 
 namespace floe::token {
-
 namespace {
 
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581

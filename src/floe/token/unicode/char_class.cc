@@ -1,12 +1,10 @@
-#include "floe/token/unicode/char_class.h"
-
 #include <algorithm>
 #include <map>
 
 #include "floe/core/utf8.h"
+#include "floe/token/unicode/unicode.h"
 
 namespace floe::token {
-
 namespace {
 
 // clang-format off

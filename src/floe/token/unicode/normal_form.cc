@@ -1,5 +1,3 @@
-#include "floe/token/unicode/normal_form.h"
-
 #include <utf8proc.h>
 
 #include <cstdint>
@@ -7,7 +5,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/utf8.h"
-#include "floe/token/unicode/char_class.h"
+#include "floe/token/unicode/unicode.h"
 
 namespace floe::token {
 namespace {

@@ -1,4 +1,4 @@
-// What kind of character a code point is.
+// What kind of character a code point is, and Unicode's normal forms.
 //
 // The answers are those of the `tokenizers` package, not of a Unicode version: it draws on several
 // (Oniguruma's, Rust's regex, Rust's standard library, a crate for normal forms), and ids are equal
@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,5 +57,15 @@ class CharClasses {
 
 // Appends the lower case of the character: Rust's char::to_lowercase.
 void append_lower(std::string& text, char32_t c);
+
+// Unicode's normal forms, with the characters that the `tokenizers` package knows.
+enum class NormalForm { nfc, nfd, nfkc, nfkd };
+
+const char* name_of(NormalForm form);
+std::optional<NormalForm> normal_form_named(std::string_view name);
+
+// Appends the text in that form to `result` and returns true, or returns false (and leaves `result`
+// alone) when the text is in that form already.
+bool normalize(std::string_view text, NormalForm form, std::string& result);
 
 }  // namespace floe::token
