@@ -13,6 +13,7 @@
 #include "floe/core/names.h"
 #include "floe/nn/layers.h"
 #include "floe/optim/optimizers/adamw.h"
+#include "floe/optim/optimizers/lion.h"
 #include "floe/optim/optimizers/sgd.h"
 #include "tests/support/ranks.h"
 
@@ -87,14 +88,14 @@ class Case {
       const at::Tensor slice = of(*group, g++);
       for (const shard::Piece& piece : group->pieces())
         f(group->parameter(piece.index).name, piece.first,
-          slice.narrow(0, piece.shard_offset, piece.numel).cpu());
+          slice.narrow(0, piece.slice_offset, piece.numel).cpu());
     }
   }
 
   void expect_slices_of(const std::map<std::string, at::Tensor>& whole, double bound,
                         int step) const {
     std::int64_t seen = 0;
-    each_piece([](const shard::FlatGroup& group, std::size_t) { return group.shard(); },
+    each_piece([](const shard::FlatGroup& group, std::size_t) { return group.slice(); },
                [&](const std::string& name, std::int64_t first, const at::Tensor& slice) {
                  const at::Tensor expected = whole.at(name).narrow(0, first, slice.numel());
                  const double difference =
@@ -178,7 +179,7 @@ TEST(AdamW, ARankWithNothingButPaddingSteps) {
   EXPECT_NO_THROW(optimizer.step(0.1));
   for (const auto* group : c.engine->trainable_groups()) {
     EXPECT_TRUE(group->pieces().empty());
-    EXPECT_EQ(group->shard().abs().sum().item<double>(), 0);
+    EXPECT_EQ(group->slice().abs().sum().item<double>(), 0);
   }
 }
 
@@ -188,16 +189,16 @@ TEST(AdamW, AUnitThatWasSkippedRests) {
   c.backward(0);
   optimizer.step(0.1);
   c.engine->clear_gradients();
-  const at::Tensor before = c.engine->trainable_groups()[1]->shard().clone();
-  const at::Tensor first = c.engine->trainable_groups()[0]->shard().clone();
+  const at::Tensor before = c.engine->trainable_groups()[1]->slice().clone();
+  const at::Tensor first = c.engine->trainable_groups()[0]->slice().clone();
   const at::Tensor average = optimizer.state_slices(1)[0].values.clone();
   c.backward(1, /*both=*/false);
   optimizer.step(0.1);
   c.engine->clear_gradients();
-  EXPECT_TRUE(c.engine->trainable_groups()[1]->shard().equal(before));
+  EXPECT_TRUE(c.engine->trainable_groups()[1]->slice().equal(before));
   EXPECT_TRUE(optimizer.state_slices(1)[0].values.equal(average));
   EXPECT_EQ(optimizer.updates(1).item<float>(), 1);
-  EXPECT_FALSE(c.engine->trainable_groups()[0]->shard().equal(first));
+  EXPECT_FALSE(c.engine->trainable_groups()[0]->slice().equal(first));
   EXPECT_EQ(optimizer.updates(0).item<float>(), 2);
 }
 
@@ -210,10 +211,10 @@ TEST(AdamW, MastersAreFp32UnderMixedPrecision) {
   c.backward(0);
   const auto* group = c.engine->trainable_groups()[0];
   EXPECT_EQ(group->gradient().scalar_type(), at::kFloat);
-  const at::Tensor before = group->shard().clone();
+  const at::Tensor before = group->slice().clone();
   optimizer.step(1e-4);  // far below what bf16 could hold beside values around 1
-  EXPECT_EQ(group->shard().scalar_type(), at::kFloat);
-  EXPECT_NEAR((group->shard() - before).abs().max().item<double>(), 1e-4, 2e-5);
+  EXPECT_EQ(group->slice().scalar_type(), at::kFloat);
+  EXPECT_NEAR((group->slice() - before).abs().max().item<double>(), 1e-4, 2e-5);
 }
 
 TEST(Sgd, EqualsTheFormulaOnWholeParameters) {
@@ -258,12 +259,12 @@ TEST(Ranges, EveryElementHasItsParametersDecay) {
       const auto& layout = group->plan().layout;
       std::vector<double>
           expected;  // of every element of the slice, from where it lies in the whole
-      for (std::int64_t e = rank * layout.shard_numel(); e < (rank + 1) * layout.shard_numel(); ++e)
+      for (std::int64_t e = rank * layout.slice_numel(); e < (rank + 1) * layout.slice_numel(); ++e)
         for (std::size_t i = 0; i < layout.size(); ++i)
           if (e >= layout.offset(i) && e < layout.offset(i) + layout.numel(i)) {
             const std::string& name = group->parameter(i).name;
             expected.push_back(glob_match_any(rule.patterns, name) ? 0.1 : 0);
-            cut = cut || (e == rank * layout.shard_numel() && e > layout.offset(i));
+            cut = cut || (e == rank * layout.slice_numel() && e > layout.offset(i));
           }
       std::vector<double> got;
       const auto ranges = ranges_of(*group, rule);
@@ -372,6 +373,41 @@ TEST(Rates, SgdEqualsTheFormulaOnWholeParameters) {
         c.expect_slices_of(c.values, 2e-6, step);
       }
     }
+}
+
+// The update as published, in double precision.
+TEST(Lion, EqualsTheFormulaOnWholeParameters) {
+  for (const auto& [rank, world] : kPlaces) {
+    if (rank == 63) continue;
+    SCOPED_TRACE(str("rank ", rank, " of ", world));
+    Case c(rank, world);
+    Lion optimizer(*c.engine, {0.9, 0.98, {0.1, {"*weight"}}, kRates});
+    std::map<std::string, at::Tensor> averages;
+    for (int step = 0; step < 8; ++step) {
+      const double schedule = 0.25 * (1 + step % 4), base = 0.01 * schedule;
+      const double factor = step % 3 == 0 ? 1 : 0.25;
+      for (const auto& [name, gradient] : c.backward(step)) {
+        const double lr = rate_of(name, base, schedule);
+        const at::Tensor g = factor * gradient;
+        at::Tensor &p = c.values[name], &average = averages[name];
+        if (!average.defined()) average = at::zeros_like(g);
+        p = p * (1 - lr * (name.ends_with("weight") ? 0.1 : 0)) -
+            lr * at::sign(0.9 * average + (1 - 0.9) * g);
+        average = 0.98 * average + (1 - 0.98) * g;
+      }
+      optimizer.step(base, factor, schedule);
+      c.engine->clear_gradients();
+      c.expect_slices_of(c.values, 2e-6, step);
+      c.each_piece(
+          [&](const shard::FlatGroup&, std::size_t g) {
+            return optimizer.state_slices(g)[0].values;
+          },
+          [&](const std::string& name, std::int64_t first, const at::Tensor& slice) {
+            EXPECT_TRUE(at::allclose(slice.to(at::kDouble),
+                                     averages[name].narrow(0, first, slice.numel()), 1e-5, 1e-6));
+          });
+    }
+  }
 }
 
 TEST(Rates, NeighboursThatDifferInOneSettingStayApart) {
@@ -512,7 +548,7 @@ TEST(Clip, AFactorInsideOfTheUpdate) {
       c.engine->clear_gradients();
     }
     std::vector<at::Tensor> all;
-    for (const auto* group : c.engine->trainable_groups()) all.push_back(group->shard().clone());
+    for (const auto* group : c.engine->trainable_groups()) all.push_back(group->slice().clone());
     return at::cat(all);
   };
   const auto compare = [&](auto make) {
@@ -559,6 +595,7 @@ TEST(StateBytes, TwoMomentsPerOwnedElement) {
     momentum.step(0.1);
     EXPECT_EQ(plain.state_bytes(), 0);
     EXPECT_EQ(momentum.state_bytes(), 4 * owned);
+    EXPECT_EQ(Lion(*c.engine, {}).state_bytes(), 4 * owned);
   }
 }
 

@@ -39,6 +39,17 @@ TEST(PlanConfig, WrongSizes) {
   expect_part(error("train.optimizer.momentum=0.9"), "has no effect with adamw");
 }
 
+TEST(PlanConfig, CountsWhatTheOptimizerKeeps) {
+  const auto state = [](const std::string& optimizer) {
+    return planned({"train.optimizer=" + optimizer}).holdings.held.optimizer_state;
+  };
+  const std::int64_t one = state("{type: lion}");
+  EXPECT_GT(one, 0);
+  EXPECT_EQ(state("{type: adamw}"), 2 * one);
+  EXPECT_EQ(state("{type: sgd}"), 0);
+  EXPECT_EQ(state("{type: sgd, momentum: 0.9}"), one);
+}
+
 TEST(StrategyOptions, SaysWhatTheBlockSays) {
   StrategyConfig strategy;
   strategy.sharding = shard::Strategy::hybrid;

@@ -72,21 +72,42 @@ def linear(step):  # over 8 steps, 2 of them warm-up
     return step / 2 if step < 2 else (8 - step) / 6
 
 
+class Lion(torch.optim.Optimizer):
+    """The update as published (google/automl, lion_pytorch.py)."""
+
+    def __init__(self, groups, betas):
+        super().__init__(groups, {"lr": 1e-4, "betas": betas, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                state, gradient = self.state[parameter], parameter.grad
+                average = state.setdefault("exp_avg", torch.zeros_like(parameter))
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                update = average * beta1 + gradient * (1 - beta1)
+                parameter.add_(update.sign(), alpha=-group["lr"])
+                average.mul_(beta2).add_(gradient, alpha=1 - beta2)
+
+
 DECAYS = ["*.mlp.*", "lm_head.*"]
 OPTIMIZERS = {
     "adamw": ({"type": "adamw"}, lambda groups: torch.optim.AdamW(groups, eps=EPS)),
     "sgd": ({"type": "sgd", "eps": 1e-8}, lambda groups: torch.optim.SGD(groups)),
     "momentum": ({"type": "sgd", "eps": 1e-8, "momentum": 0.9}, lambda groups: torch.optim.SGD(groups, momentum=0.9)),
+    "lion": ({"type": "lion", "eps": 1e-8, "betas": [0.9, 0.99]}, lambda groups: Lion(groups, (0.9, 0.99))),
 }
 
 
 @pytest.mark.parametrize(
     "kind, ranks, strategy",
-    [("adamw", 1, "no_shard"), ("adamw", 2, "full_shard"), ("sgd", 2, "full_shard"), ("momentum", 1, "full_shard")],
+    [("adamw", 1, "no_shard"), ("adamw", 2, "full_shard"), ("sgd", 2, "full_shard"), ("momentum", 1, "full_shard"),
+     ("lion", 1, "no_shard"), ("lion", 2, "full_shard")],
 )
 def test_rates_by_pattern_meet_torch(job, train, tmp_path, kind, ranks, strategy):
     ours, theirs = OPTIMIZERS[kind]
-    base = 2e-3 if kind == "adamw" else 2e-1
+    base = 2e-3 if kind in ("adamw", "lion") else 2e-1
     scale = base / 2e-3
     patterns = {pattern: rate * scale for pattern, rate in BY_PATTERN.items()}
     config, model, batches = job(

@@ -33,7 +33,7 @@ shard::OffloadableSlice Ema::start(const shard::FlatGroup& group) const {
   const at::Tensor values = group.values();
   if (group.plan().active || !group.plan().leaves_device())
     return shard::OffloadableSlice(
-        values.to(group.shard().device(), at::kFloat, /*non_blocking=*/false, /*copy=*/true));
+        values.to(group.slice().device(), at::kFloat, /*non_blocking=*/false, /*copy=*/true));
   const at::Tensor stored = nn::store_empty(values.numel(), at::kFloat, engine_.world().device());
   stored.copy_(values);
   return shard::OffloadableSlice(stored, /*stored=*/true);
@@ -45,7 +45,7 @@ void Ema::update() {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (!groups[g]->plan().active) continue;
     const at::Tensor average = averages_[g].values();
-    average.lerp_(groups[g]->shard().to(at::kFloat), 1 - decay_);
+    average.lerp_(groups[g]->slice().to(at::kFloat), 1 - decay_);
   }
 }
 
@@ -63,7 +63,7 @@ void Ema::exchange(bool back) {
   in_place_ = !back;
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    const at::Tensor values = groups[g]->shard(), average = averages_[g].values();
+    const at::Tensor values = groups[g]->slice(), average = averages_[g].values();
     if (groups[g]->plan().masters_away()) {
       // The slice is only a rounded copy: averages stay where they are, and the copy is made again.
       if (!back) set_aside_.emplace(g, values.clone());
@@ -97,7 +97,7 @@ void Ema::activate(std::size_t set) {
   const auto groups = engine_.trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g)
     if (groups[g]->plan().trains_in(set))
-      averages_[g].fetch(groups[g]->shard().device(), engine_.move_stream());
+      averages_[g].fetch(groups[g]->slice().device(), engine_.move_stream());
 }
 
 void Ema::prefetch() {
@@ -117,7 +117,7 @@ void Ema::relayout(const shard::Relayout& relayout) {
     } else if (!part.before) {
       averages_.push_back(std::move(before[part.from]));
     } else {
-      averages_.emplace_back(after[g].to(groups[g]->shard().device()));
+      averages_.emplace_back(after[g].to(groups[g]->slice().device()));
       if (before[part.from].stored()) averages_.back().store();
     }
   }

@@ -40,7 +40,7 @@ class Ema final : public shard::SliceOwner {
     Ema& ema_;
   };
 
-  // The averages of a trainable group's slice, fp32 [shard_numel], as a checkpoint has them, wherever
+  // The averages of a trainable group's slice, fp32 [slice_numel], as a checkpoint has them, wherever
   // they are now.
   const at::Tensor& slice(std::size_t group_index) const { return averages_[group_index].values(); }
   // The same to be read only (see OffloadableSlice::held).

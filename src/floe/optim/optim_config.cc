@@ -80,8 +80,8 @@ void describe(config::Schema<OptimizerConfig>& s) {
   const auto& types = optimizer_types();
   s.field("type", &C::type, "What is kept of each trainable element: " + helps(types));
   s.field("lr", &C::lr, "Learning rate after warm-up").at_least(0);
-  key_of_some(s, types, "betas", &C::betas, "how slowly its moments move", plain_name);
-  key_of_some(s, types, "eps", &C::eps, "added to the root of its second moment", plain_name)
+  key_of_some(s, types, "betas", &C::betas, "how slowly the moments move", plain_name);
+  key_of_some(s, types, "eps", &C::eps, "added to the root of the second moment", plain_name)
       .more_than(0);
   s.field("weight_decay", &C::weight_decay,
           "Decay of what `decay` names; a part of the gradient with sgd, else decoupled from it")

@@ -97,7 +97,7 @@ std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rul
     if (!ranges.empty() && ranges.back().weight_decay == decay && ranges.back().lr == lr)
       ranges.back().numel += piece.numel;
     else
-      ranges.push_back({piece.shard_offset, piece.numel, decay, lr});
+      ranges.push_back({piece.slice_offset, piece.numel, decay, lr});
   }
   return ranges;
 }
@@ -137,7 +137,7 @@ void Optimizer::cut_ranges() {
 
 Optimizer::State Optimizer::blank(const shard::FlatGroup& group, bool stored) const {
   const at::AutoGradMode grad_off(false);
-  const auto& shard = group.shard();
+  const auto& shard = group.slice();
   const auto dtype = group.plan().master_dtype;
   State state;
   for (std::size_t i = 0; i < names_.size(); ++i)
@@ -160,7 +160,7 @@ void Optimizer::reserve_store() {
     const bool masters_leave = plan.master_dtype != plan.param_dtype;
     const std::size_t masters = masters_leave && group->stored_bytes() == 0 ? 1 : 0;
     for (std::size_t i = 0; i < names_.size() + masters; ++i)
-      reserved_.push_back(nn::store_empty(group->shard().numel(), plan.master_dtype, device));
+      reserved_.push_back(nn::store_empty(group->slice().numel(), plan.master_dtype, device));
   }
 }
 
@@ -185,7 +185,7 @@ void Optimizer::activate(std::size_t set) {
     if (!in_set(g)) continue;
     if (states_[g].slices.empty()) states_[g] = blank(*groups[g], /*stored=*/false);
     for (auto& slice : states_[g].slices)
-      slice.fetch(groups[g]->shard().device(), engine_.move_stream());
+      slice.fetch(groups[g]->slice().device(), engine_.move_stream());
   }
 }
 
@@ -214,7 +214,7 @@ void Optimizer::relayout(const shard::Relayout& relayout) {
     const std::vector<at::Tensor> parts_of = relayout.apply(slices);
     for (std::size_t g = 0; g < parts.size(); ++g) {
       if (!parts[g].before || !parts_of[g].defined()) continue;
-      const at::Device home = engine_.trainable_groups()[g]->shard().device();
+      const at::Device home = engine_.trainable_groups()[g]->slice().device();
       states_[g].slices.emplace_back(parts_of[g].to(home));
       if (before[parts[g].from].slices[i].stored()) states_[g].slices.back().store();
     }
@@ -301,7 +301,7 @@ std::vector<Optimizer::Part> Optimizer::parts() const {
         return whole.narrow(0, range.first, range.numel);
       };
       Part& part = parts.emplace_back();
-      part.values = view(groups[g]->shard());
+      part.values = view(groups[g]->slice());
       part.gradient = view(gradient);
       for (std::size_t i = 0; i < names_.size(); ++i) part.state.push_back(view(state(g, i)));
       part.updates = states_[g].steps;

@@ -56,7 +56,7 @@ void check_patterns(const shard::Engine& engine, const RateRule& rule, std::size
 // One tensor of an optimizer's state, sliced like the group it belongs to.
 struct StateSlice {
   std::string name;   // as torch calls it: "exp_avg"
-  at::Tensor values;  // [shard_numel]
+  at::Tensor values;  // [slice_numel]
 };
 
 // Parameters that share their settings, as torch's optimizers list them.

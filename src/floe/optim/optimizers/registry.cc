@@ -1,6 +1,7 @@
 #include "floe/optim/optimizers/registry.h"
 
 #include "floe/optim/optimizers/adamw.h"
+#include "floe/optim/optimizers/lion.h"
 #include "floe/optim/optimizers/sgd.h"
 
 namespace floe::optim {
@@ -9,6 +10,7 @@ const std::vector<OptimizerType>& optimizer_types() {
   static const std::vector<OptimizerType> types{
       AdamW::type(),
       Sgd::type(),
+      Lion::type(),
   };
   return types;
 }
