@@ -74,6 +74,42 @@ TEST(LrSchedule, FallsToALastFactor) {
   EXPECT_EQ((LrSchedule{kConstant, 0, 100, 0.1}.factor(100)), 1);
 }
 
+// Warm-up, stable, decay in a straight line over the last steps.
+TEST(LrSchedule, StaysAndFallsAtTheEnd) {
+  const Kind wsd = lr_schedule_from_name("wsd");
+  const LrSchedule schedule{.kind = wsd, .warmup_steps = 10, .total_steps = 110, .decay_steps = 20};
+  EXPECT_EQ(schedule.factor(0), 0);
+  EXPECT_EQ(schedule.factor(5), 0.5);
+  for (std::int64_t step = 10; step <= 90; ++step) EXPECT_EQ(schedule.factor(step), 1) << step;
+  for (std::int64_t step = 90; step <= 110; ++step)
+    EXPECT_EQ(schedule.factor(step), static_cast<double>(110 - step) / 20) << step;
+  EXPECT_EQ(schedule.factor(500), 0);
+
+  LrSchedule to_a_tenth = schedule;
+  to_a_tenth.last_factor = 0.1;
+  EXPECT_EQ(to_a_tenth.factor(90), 1);
+  EXPECT_DOUBLE_EQ(to_a_tenth.factor(95), 0.1 + 0.9 * 0.75);
+  EXPECT_DOUBLE_EQ(to_a_tenth.factor(100), 0.55);
+  EXPECT_DOUBLE_EQ(to_a_tenth.factor(110), 0.1);
+  EXPECT_DOUBLE_EQ(to_a_tenth.factor(500), 0.1);
+
+  // Longer than what the warm-up leaves: it begins there, and meets 1.
+  LrSchedule all = schedule;
+  all.decay_steps = 1000;
+  for (std::int64_t step = 0; step <= 120; ++step)
+    EXPECT_EQ(all.factor(step), (LrSchedule{kLinear, 10, 110}.factor(step))) << step;
+}
+
+TEST(LrSchedule, ATenthOfTheRunDecaysUnlessItIsSaid) {
+  ScheduleConfig config{.type = lr_schedule_from_name("wsd"), .warmup_steps = 0, .min_lr = 1e-5};
+  EXPECT_EQ(make_schedule(config, 200, 1e-4).decay_steps, 20);
+  EXPECT_EQ(make_schedule(config, 199, 1e-4).decay_steps, 19);
+  EXPECT_EQ(make_schedule(config, 5, 1e-4).decay_steps, 1);
+  EXPECT_DOUBLE_EQ(make_schedule(config, 200, 1e-4).factor(190), 0.1 + 0.9 * 0.5);
+  config.decay_steps = 50;
+  EXPECT_EQ(make_schedule(config, 200, 1e-4).decay_steps, 50);
+}
+
 TEST(LrSchedule, Names) {
   for (const auto& [name, kind] : enum_names(Kind{})) {
     EXPECT_EQ(lr_schedule_from_name(std::string(name)), kind);

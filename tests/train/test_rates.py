@@ -313,3 +313,54 @@ def test_a_phase_ends_at_the_lowest_rate_too(job, train):
     config["phases"] = [{"name": "a", "train": ["model.layers.0.*"], "steps": 4, "lr": 1e-3}]
     run = train(config)
     assert run.values("lr") == pytest.approx([1e-4 + 9e-4 * (4 - step) / 4 for step in range(4)], rel=1e-9)
+
+
+# --------------------------------------------------------------------------- decay at the end (wsd)
+
+
+def wsd(step, steps, warm, decay, base, lowest):
+    if step < warm:
+        return base * step / warm
+    return base if steps - step >= decay else lowest + (base - lowest) * (steps - step) / decay
+
+
+def test_a_rate_that_stays_and_falls_at_the_end(job, train, tmp_path):
+    schedule = {"type": "wsd", "warmup_steps": 2, "decay_steps": 5, "min_lr": 5e-4}
+    config, _, _ = job(steps=12, schedule=schedule)
+    config["checkpoint"] = {"every_steps": 1, "keep": 20}
+    run = train(config)
+    expected = [wsd(step, 12, 2, 5, 2e-3, 5e-4) for step in range(12)]
+    assert run.values("lr") == pytest.approx(expected, rel=1e-9)
+
+    # Killed in the middle of the decay, after step 9, and started again.
+    copy = run.folder.parent / "cut"
+    shutil.copytree(run.folder, copy, symlinks=True)
+    (copy / "checkpoints" / "last").unlink()
+    for step in (10, 11, 12):
+        shutil.rmtree(copy / "checkpoints" / f"step_{step}")
+    again = train(config, name="cut")
+    assert "step_9" in again.stderr
+    assert again.values("lr") == run.values("lr") and again.values("loss_text") == run.values("loss_text")
+    weights = run.trained(tmp_path)
+    for name, value in again.trained(tmp_path).items():
+        assert torch.equal(value, weights[name]), name
+
+    # Without decay_steps it is a tenth of the run.
+    del schedule["decay_steps"], config["checkpoint"]
+    longer = train(config, "train.steps=40", name="longer")
+    expected = [wsd(step, 40, 2, 4, 2e-3, 5e-4) for step in range(40)]
+    assert longer.values("lr") == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_phase_decays_at_its_own_end(job, train):
+    config, _, _ = job(steps=8)
+    config["train"].update(cycle_phases=True, steps=12)
+    config["phases"] = [
+        {"name": "a", "train": ["model.layers.0.*"], "steps": 2,
+         "schedule": {"type": "wsd", "warmup_steps": 1, "decay_steps": 3}},
+        {"name": "b", "train": ["model.layers.1.*"], "steps": 1},
+    ]
+    rates = train(config).values("lr")
+    own = [rate for i, rate in enumerate(rates) if i % 3 != 2]
+    assert own == pytest.approx([wsd(step, 8, 1, 3, 2e-3, 0) for step in range(8)], rel=1e-9)
+    assert rates[2::3] == [2e-3] * 4

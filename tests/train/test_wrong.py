@@ -106,6 +106,10 @@ WORDS = [
     # --- rates and early ends
     (["train.schedule={type: linear, min_lr: 1e-3}"], "train has schedule.min_lr 0.001, more than optimizer.lr, which is 0.0001"),
     (["train.schedule.min_lr=1e-6"], "has no effect with a constant schedule"),
+    (["train.schedule={type: cosine, decay_steps: 5}"],
+     "train.schedule.decay_steps has no effect with a cosine schedule; remove it, or set type: wsd beside it"),
+    (["train.schedule={type: wsd, decay_steps: 0}"], "train.schedule.decay_steps is 0, but must be at least 1"),
+    ([TWO_PHASES.format("until: {}, schedule: {type: wsd}", "steps: 5"), HELD_OUT], "unknown which one that is"),
     (["phases=[{name: a, train: [x], lr: 1e-5}]", "train.schedule={type: cosine, min_lr: 5e-5}"],
      "phases lets 'a' end at train.schedule.min_lr 5e-05, more than its lr, which is 1e-05"),
     (["phases=[{name: a, train: [x], steps: 5, schedule: {type: cosine, min_lr: 1}}]"],

@@ -37,6 +37,15 @@ double cosine(const LrSchedule& schedule, std::int64_t step) {
                       std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * after / span))));
 }
 
+// Warm-up, stable, decay (Hu et al. 2024, "MiniCPM"): a run can go on from any checkpoint of the stable
+// stretch with another length. Where the decay is longer than what the warm-up leaves, it begins there.
+double wsd(const LrSchedule& schedule, std::int64_t step) {
+  const double decay =
+      std::min(static_cast<double>(schedule.decay_steps), steps_after_warmup(schedule));
+  const auto left = static_cast<double>(schedule.total_steps - step);
+  return left >= decay ? 1 : down_to_last(schedule, std::max(0.0, left / decay));
+}
+
 }  // namespace
 
 const std::vector<ScheduleType>& schedule_types() {
@@ -44,6 +53,11 @@ const std::vector<ScheduleType>& schedule_types() {
       {"constant", "as it is", {}, false, constant},
       {"linear", "in a straight line down to min_lr", {"min_lr"}, true, linear},
       {"cosine", "along half a cosine down to min_lr", {"min_lr"}, true, cosine},
+      {"wsd",
+       "as it is, in the last decay_steps down to min_lr",
+       {"min_lr", "decay_steps"},
+       true,
+       wsd},
   };
   return types;
 }
@@ -71,7 +85,8 @@ LrSchedule make_schedule(const ScheduleConfig& config, std::int64_t total_steps,
   return {.kind = config.type,
           .warmup_steps = config.warmup_of(total_steps),
           .total_steps = total_steps,
-          .last_factor = lr > 0 ? std::min(1.0, config.min_lr / lr) : 0};
+          .last_factor = lr > 0 ? std::min(1.0, config.min_lr / lr) : 0,
+          .decay_steps = config.decay_of(total_steps)};
 }
 
 }  // namespace floe::optim

@@ -16,6 +16,7 @@ struct LrSchedule {
   std::int64_t warmup_steps = 0;
   std::int64_t total_steps = 0;  // where a rate that falls reaches its end
   double last_factor = 0;        // what it is there and afterwards
+  std::int64_t decay_steps = 1;  // of wsd: the last ones of the run, in which it falls
 
   // The factor on the base rate for the update number `step`, from 0.
   double factor(std::int64_t step) const;

@@ -31,13 +31,16 @@ bool reads(const Type& type, std::string_view key) {
   return std::find(type.keys.begin(), type.keys.end(), key) != type.keys.end();
 }
 
-// "linear or cosine"
+// "linear, cosine or wsd"
 template <class Types>
-std::string readers(const Types& types, std::string_view key, const std::string& between) {
+std::string readers(const Types& types, std::string_view key, std::string_view last) {
   std::vector<std::string> names;
   for (const auto& type : types)
     if (reads(type, key)) names.emplace_back(type.name);
-  return join(names, between);
+  if (names.size() < 2) return join(names);
+  const std::string end = names.back();
+  names.pop_back();
+  return str(join(names), " ", last, " ", end);
 }
 
 // A key that only some of the types read. With another type it must keep its default: `with` is
@@ -50,9 +53,9 @@ config::Field<F> key_of_some(config::Schema<C>& s, const Types& types, const std
     const auto& type = types[static_cast<std::size_t>(c.type)];
     if (reads(type, key) || c.*member == C{}.*member) return "";
     return str("has no effect with ", with(type.name),
-               "; remove it, or set type: ", readers(types, key, " or "), " beside it");
+               "; remove it, or set type: ", readers(types, key, "or"), " beside it");
   });
-  return s.field(key, member, str("Of ", readers(types, key, " and "), ": ", help));
+  return s.field(key, member, str("Of ", readers(types, key, "and"), ": ", help));
 }
 
 std::string plain_name(std::string_view type) { return std::string(type); }
@@ -112,12 +115,21 @@ void describe(config::Schema<ScheduleConfig>& s) {
       .at_least(0);
   key_of_some(s, types, "min_lr", &C::min_lr, "the rate at the last step", schedule_name)
       .at_least(0);
+  key_of_some(s, types, "decay_steps", &C::decay_steps,
+              "steps at the end in which the rate falls; null: 10% of the steps", schedule_name)
+      .at_least(1);
 }
 
 std::int64_t ScheduleConfig::warmup_of(std::int64_t total_steps) const {
   if (warmup_steps) return *warmup_steps;
   return std::min(kMostWarmup, static_cast<std::int64_t>(
                                    std::floor(kWarmupFraction * static_cast<double>(total_steps))));
+}
+
+std::int64_t ScheduleConfig::decay_of(std::int64_t total_steps) const {
+  const auto fraction =
+      static_cast<std::int64_t>(std::floor(kDecayFraction * static_cast<double>(total_steps)));
+  return std::max<std::int64_t>(1, decay_steps.value_or(fraction));
 }
 
 void describe(config::Schema<EmaConfig>& s) {

@@ -50,13 +50,18 @@ struct ScheduleConfig {
   // kMostWarmup steps.
   static constexpr double kWarmupFraction = 0.05;
   static constexpr std::int64_t kMostWarmup = 5000;
+  // The same for decay_steps.
+  static constexpr double kDecayFraction = 0.1;
 
   ScheduleKind type{};
   std::optional<std::int64_t> warmup_steps;  // null: the fraction above
   double min_lr = 0;                         // where a rate that falls ends
+  std::optional<std::int64_t> decay_steps;   // of wsd; null: the fraction above
 
   // The steps of the warm-up in a run (or a set's turns) of so many steps.
   std::int64_t warmup_of(std::int64_t total_steps) const;
+  // The steps at its end in which the rate of wsd falls; at least one.
+  std::int64_t decay_of(std::int64_t total_steps) const;
 };
 void describe(config::Schema<ScheduleConfig>& s);
 
