@@ -35,10 +35,10 @@ TEST(Ema, EqualsAPlainLoop) {
     Ema ema(*engine, 0.75);
     std::vector<at::Tensor> expected;
     for (const auto* group : engine->trainable_groups())
-      expected.push_back(group->shard().to(at::kDouble));
+      expected.push_back(group->slice().to(at::kDouble));
     for (int step = 0; step < 6; ++step) {
       for (std::size_t g = 0; g < expected.size(); ++g) {
-        at::Tensor values = engine->trainable_groups()[g]->shard();
+        at::Tensor values = engine->trainable_groups()[g]->slice();
         values.add_(at::sin(values * (step + 1)), 0.1);
         expected[g] = 0.75 * expected[g] + 0.25 * values.to(at::kDouble);
       }
@@ -53,7 +53,7 @@ TEST(Ema, EqualsAPlainLoop) {
 TEST(Ema, InPlaceExchangesAndGivesBack) {
   const auto engine = engine_of(0, 1);
   Ema ema(*engine, 0.5);
-  at::Tensor values = engine->trainable_groups()[0]->shard();
+  at::Tensor values = engine->trainable_groups()[0]->slice();
   values.add_(1);
   ema.update();
   const at::Tensor trained = values.clone(), average = ema.slice(0).clone();
@@ -81,9 +81,9 @@ TEST(Ema, OnlyWhatTrainsHasOne) {
 TEST(Ema, RestartTakesTheCurrentValues) {
   const auto engine = engine_of(0, 1);
   Ema ema(*engine, 0.9);
-  engine->trainable_groups()[0]->shard().add_(1);
+  engine->trainable_groups()[0]->slice().add_(1);
   ema.restart();
-  EXPECT_TRUE(ema.slice(0).equal(engine->trainable_groups()[0]->shard()));
+  EXPECT_TRUE(ema.slice(0).equal(engine->trainable_groups()[0]->slice()));
 }
 
 TEST(Ema, DecaysThatAreNone) {

@@ -59,8 +59,8 @@ TEST(LrSchedule, Numbers) {
   EXPECT_NEAR((LrSchedule{kCosine, 10, 110}.factor(110)), 0, 1e-15);
 }
 
-// As torch's CosineAnnealingLR has eta_min, and transformers' schedules min_lr_rate: what would fall to
-// 0 falls to the last factor, in the same shape.
+// As torch's CosineAnnealingLR has eta_min, and transformers' schedules min_lr_rate: what would
+// fall to 0 falls to the last factor, in the same shape.
 TEST(LrSchedule, FallsToALastFactor) {
   constexpr double kLast = 0.1;
   for (const Kind kind : {kLinear, kCosine})

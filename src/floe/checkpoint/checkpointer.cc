@@ -24,20 +24,16 @@
 #include "floe/checkpoint/store_exchange.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
+#include "floe/core/stopwatch.h"
 
 namespace floe::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
 
 // How long a failing run waits for ranks that may be gone to finish the save under way.
 constexpr auto kPatience = 10s;
-
-double since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // Different for every start of a program, the same on all ranks.
 std::string random_name() {
@@ -312,7 +308,7 @@ bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
       "the engine has ", s.run.engine->sets().size(),
       " sets, but this Checkpointer was made with the ", "optimizers of ", s.run.optimizers.size(),
       "; make a new one after Engine::set_trainable");
-  const auto begin = Clock::now();
+  const Stopwatch watch;
   const bool good = s.settle(s.finish_writing());
   auto job = std::make_shared<SaveJob>();
   job->config = s.options.config;
@@ -341,16 +337,16 @@ bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
     s.writer = std::thread(write);
   else
     write();
-  s.last_blocking_seconds = since(begin);
+  s.last_blocking_seconds = watch.seconds();
   s.blocking_seconds += s.last_blocking_seconds;
   if (s.options.config.async) return good;
   return s.settle(std::exchange(s.failure, nullptr)) && good;
 }
 
 bool Checkpointer::wait() {
-  const auto begin = Clock::now();
+  const Stopwatch watch;
   const std::exception_ptr error = state_->finish_writing();
-  state_->blocking_seconds += since(begin);
+  state_->blocking_seconds += watch.seconds();
   return state_->settle(error);
 }
 

@@ -1,7 +1,7 @@
-// An exponential moving average of what trains, sliced like it: average ← decay × average +
-// (1 − decay) × value after every update. Nothing is communicated. Averages of a set that rests do not
-// move; they leave the device where the set's masters do (and are kept in host memory where those are
-// dropped).
+// An exponential moving average of what trains, sliced like it: average ← decay × average + (1 −
+// decay) × value after every update. Nothing is communicated. Averages of a set that rests do
+// not move; they leave the device where the set's masters do (and are kept in host memory where
+// those are dropped).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,8 +40,8 @@ class Ema final : public shard::SliceOwner {
     Ema& ema_;
   };
 
-  // The averages of a trainable group's slice, fp32 [slice_numel], as a checkpoint has them, wherever
-  // they are now.
+  // The averages of a trainable group's slice, fp32 [slice_numel], as a checkpoint has them,
+  // wherever they are now.
   const at::Tensor& slice(std::size_t group_index) const { return averages_[group_index].values(); }
   // The same to be read only (see OffloadableSlice::held).
   const at::Tensor& held(std::size_t group_index) const { return averages_[group_index].held(); }

@@ -37,8 +37,9 @@ double cosine(const LrSchedule& schedule, std::int64_t step) {
                       std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * after / span))));
 }
 
-// Warm-up, stable, decay (Hu et al. 2024, "MiniCPM"): a run can go on from any checkpoint of the stable
-// stretch with another length. Where the decay is longer than what the warm-up leaves, it begins there.
+// Warm-up, stable, decay (Hu et al. 2024, "MiniCPM"): a run can go on from any checkpoint of
+// the stable stretch with another length. Where the decay is longer than what the warm-up
+// leaves, it begins there.
 double wsd(const LrSchedule& schedule, std::int64_t step) {
   const double decay =
       std::min(static_cast<double>(schedule.decay_steps), steps_after_warmup(schedule));

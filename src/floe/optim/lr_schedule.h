@@ -1,5 +1,5 @@
-// Learning rates over steps. All of them begin with the same warm-up; what comes after it is an entry
-// of schedule_types(). docs/adding-a-schedule.md adds one.
+// Learning rates over steps. All of them begin with the same warm-up; what comes after it is an
+// entry of schedule_types(). docs/adding-a-schedule.md adds one.
 #pragma once
 
 #include <cstdint>

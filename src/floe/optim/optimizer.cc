@@ -149,8 +149,8 @@ Optimizer::State Optimizer::blank(const shard::FlatGroup& group, bool stored) co
   return state;
 }
 
-// Torch's allocator keeps pinned memory that is given back, so what is reserved here is there, pinned,
-// when the slices leave.
+// Torch's allocator keeps pinned memory that is given back, so what is reserved here is there,
+// pinned, when the slices leave.
 void Optimizer::reserve_store() {
   const at::Device device = engine_.world().device();
   if (device.is_cpu() || engine_.sets()[set_].rest != shard::Rest::offload) return;

@@ -2,13 +2,14 @@
 //
 // Note [Ranges]
 // An update is elementwise, so it runs on whole slices. Where weight decay or learning rate differ
-// inside a group (by pattern), the slice is cut into ranges of elements that share them; neighbouring
-// ranges with equal settings are one.
+// inside a group (by pattern), the slice is cut into ranges of elements that share them;
+// neighbouring ranges with equal settings are one.
 //
 // Note [One optimizer per set]
-// State belongs to (set, parameter), so every set of the engine has an optimizer of its own; exactly one
-// is at work. An optimizer follows the engine: when its set rests, the state stays, leaves the device
-// or is forgotten, as shard::Rest says. A set that has not trained yet has no state.
+// State belongs to (set, parameter), so every set of the engine has an optimizer of its own;
+// exactly one is at work. An optimizer follows the engine: when its set rests, the state
+// stays, leaves the device or is forgotten, as shard::Rest says. A set that has not trained
+// yet has no state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -63,8 +64,8 @@ struct StateSlice {
 struct ParameterGroup {
   std::vector<std::string> names;
   double weight_decay = 0;
-  // What torch's optimizer of this kind keeps beside: {"lr": 1e-3, "betas": [0.9, 0.999], ...}. Arrays
-  // are tuples in Python.
+  // What torch's optimizer of this kind keeps beside: {"lr": 1e-3, "betas": [0.9, 0.999], ...}.
+  // Arrays are tuples in Python.
   nlohmann::ordered_json settings;
 };
 
@@ -79,10 +80,10 @@ class Optimizer : public shard::SliceOwner {
   std::size_t set() const { return set_; }
 
   // Updates every group of its set that has a gradient, with this learning rate and with gradients
-  // multiplied by `factor` on the way (clip_factor, one over a loss scale): what they hold afterwards is
-  // not said. What a RateRule names has its own rate times `schedule`, whatever `lr` is. Groups without
-  // a gradient (a unit that was skipped) keep their values and their state. Throws ShardError while its
-  // set rests.
+  // multiplied by `factor` on the way (clip_factor, one over a loss scale): what they hold
+  // afterwards is not said. What a RateRule names has its own rate times `schedule`, whatever `lr`
+  // is. Groups without a gradient (a unit that was skipped) keep their values and their state.
+  // Throws ShardError while its set rests.
   void step(double lr, double factor = 1, double schedule = 1);
   // What checkpoints say of the learning rate until the first step.
   void set_first_lr(double lr) { lr_ = lr; }
@@ -92,19 +93,20 @@ class Optimizer : public shard::SliceOwner {
   virtual std::string kind() const = 0;
   // What it keeps per element, as torch calls it: "exp_avg".
   const std::vector<std::string>& state_names() const { return names_; }
-  // The state of a group's slice, to be read or filled, wherever it is now; empty when there is none.
+  // The state of a group's slice, to be read or filled, wherever it is now; empty when
+  // there is none.
   std::vector<StateSlice> state_slices(std::size_t group_index) const;
   // The same to be read only (see OffloadableSlice::held).
   std::vector<StateSlice> held_slices(std::size_t group_index) const;
   bool has_state(std::size_t group_index) const { return !states_[group_index].slices.empty(); }
-  // The same for a checkpoint that has state: makes it where there is none. Still empty for groups of
-  // other sets, and for a resting set that drops its state.
+  // The same for a checkpoint that has state: makes it where there is none. Still empty for groups
+  // of other sets, and for a resting set that drops its state.
   std::vector<StateSlice> open_state(std::size_t group_index);
-  // How often the group was updated, a scalar; undefined for optimizers that do not count, and where
-  // there is no state.
+  // How often the group was updated, a scalar; undefined for optimizers that do not count, and
+  // where there is no state.
   at::Tensor updates(std::size_t group_index) const;
-  // In the order of the plan; the decaying ones first where some do not, and behind all others those
-  // with rates of their own, again the decaying ones first.
+  // In the order of the plan; the decaying ones first where some do not, and behind all others
+  // those with rates of their own, again the decaying ones first.
   virtual std::vector<ParameterGroup> parameter_groups() const = 0;
   // How many values it keeps per element.
   int values_per_element() const { return static_cast<int>(names_.size()); }
@@ -125,7 +127,8 @@ class Optimizer : public shard::SliceOwner {
   Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay, std::vector<std::string> names,
             bool counts, RateRule rates = {});
 
-  // A stretch of a group's slice that shares its settings, with views of all that an update touches.
+  // A stretch of a group's slice that shares its settings, with views of all that an update
+  // touches.
   struct Part {
     at::Tensor values, gradient;    // [numel]
     std::vector<at::Tensor> state;  // as `names`, each [numel]
@@ -172,8 +175,8 @@ class Optimizer : public shard::SliceOwner {
   std::vector<at::Tensor> reserved_;  // until the set rests for the first time
 };
 
-// What brings gradients of the global norm that `agree` gave below max_norm, as torch's clip_grad_norm_
-// over all slices of all ranks: the factor for Optimizer::step.
+// What brings gradients of the global norm that `agree` gave below max_norm, as torch's
+// clip_grad_norm_ over all slices of all ranks: the factor for Optimizer::step.
 double clip_factor(double norm, double max_norm);
 // Clips every gradient element to [-limit, limit].
 void clip_by_value(shard::Engine& engine, double limit);

@@ -14,8 +14,9 @@ using strategy::name_of;  // of torch's dtypes
 
 namespace {
 
-// Optimizer state and average of one group: of what trains now, of what rests beside it on the device
-// (or, with cpu_offload, wherever the slices are), and of what is in the store, masters included.
+// Optimizer state and average of one group: of what trains now, of what rests beside it
+// on the device (or, with cpu_offload, wherever the slices are), and of what is in the
+// store, masters included.
 struct GroupState {
   std::int64_t active = 0, resting = 0, store = 0;
 };
@@ -23,7 +24,7 @@ struct GroupState {
 GroupState state_of(const shard::ShardPlan& plan, const shard::PlannedGroup& group,
                     const PlanSubject& subject) {
   const auto bytes = [&](c10::ScalarType dtype) {
-    return group.layout.shard_numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
+    return group.layout.slice_numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
   };
   const auto resting_place = [&](GroupState& state, shard::Rest rest) -> std::int64_t& {
     return rest == shard::Rest::keep || group.offloaded ? state.resting : state.store;
@@ -49,7 +50,7 @@ Holdings holdings_of(const shard::ShardPlan& plan, const PlanSubject& subject) {
   holdings.held = plan.held();
   holdings.held.optimizer_state = holdings.held.resting_state = 0;
   for (const shard::PlannedGroup& group : plan.groups) {
-    const std::int64_t slice = group.shard_bytes();
+    const std::int64_t slice = group.slice_bytes();
     const std::int64_t gradient = group.active ? slice : 0;
     const GroupState state = state_of(plan, group, subject);
     holdings.held.optimizer_state += state.active;
@@ -196,18 +197,18 @@ Json group_json(const shard::ShardPlan& plan, const shard::PlannedGroup& group) 
           {"reduce_dtype", name_of(group.reduce_dtype)},
           {"gathered_bytes", group.gathered_bytes()},
           {"moved_bytes", group.moved_bytes()},
-          {"shard_bytes", group.shard_bytes()},
+          {"shard_bytes", group.slice_bytes()},
           {"needed_in_backward", group.needed_in_backward},
           {"parameters", parameters}};
 }
 
 Json holds_json(const Holdings& holdings) {
   const shard::HeldBytes& held = holdings.held;
-  return {{"trainable_shard_bytes", held.trainable_shards},
-          {"frozen_shard_bytes", held.frozen_shards - holdings.resident},
+  return {{"trainable_shard_bytes", held.trainable_slices},
+          {"frozen_shard_bytes", held.frozen_slices - holdings.resident},
           {"resident_bytes", holdings.resident},
           {"optimizer_state_bytes", held.optimizer_state},
-          {"gradient_shard_bytes", held.gradient_shards},
+          {"gradient_shard_bytes", held.gradient_slices},
           {"gathered_pool_bytes", held.pool},
           {"gradient_buffer_bytes", held.gradient_buffers},
           {"between_steps_bytes", held.between_steps()},
@@ -227,7 +228,7 @@ Json moves_json(const shard::MovedBytes& moved) {
 
 Json phase_json(const PhaseReport& phase) {
   Json holds = holds_json(phase.holdings);
-  holds["resting_shard_bytes"] = phase.holdings.held.resting_shards;
+  holds["resting_shard_bytes"] = phase.holdings.held.resting_slices;
   holds["resting_state_bytes"] = phase.holdings.held.resting_state;
   holds["host_store_bytes"] = phase.holdings.store;
   return {{"name", phase.set.name},

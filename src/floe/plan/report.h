@@ -21,7 +21,7 @@ namespace floe::plan {
 // What a rank holds in a step, as the engine's formula has it, and where.
 struct Holdings {
   shard::HeldBytes held;                // for this optimizer
-  std::int64_t resident = 0;            // of held.frozen_shards: whole copies
+  std::int64_t resident = 0;            // of held.frozen_slices: whole copies
   std::int64_t host_between_steps = 0;  // of held.between_steps(): in host memory
   std::int64_t host_peak = 0;           // of held.peak()
   // Beside all that: masters, state and averages of sets that rest, in host memory.
@@ -91,7 +91,8 @@ std::string to_text(const PlanReport& report);
 // The same for programs; every key is always there. See docs/plan.md.
 nlohmann::ordered_json to_json(const PlanReport& report);
 
-// A line of the table of units: those of one class whose names differ only in a number and whose groups are equal.
+// A line of the table of units: those of one class whose names differ only in a number and whose
+// groups are equal.
 struct UnitRow {
   std::vector<std::size_t> units;  // of the plan, in order
   std::string label;               // "embed", "layers.0 … 31", "layers.0 … 31.mlp"

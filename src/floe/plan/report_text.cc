@@ -179,7 +179,7 @@ std::string units_table(const shard::ShardPlan& plan) {
         table.row({label, kind, str("as in ", plan.units[group.units.front()].label())});
       } else {
         table.row({label, kind, kind_of(plan, group), format_count(group.layout.numel()),
-                   some(group.gathered_bytes()), format_bytes(group.shard_bytes()), stored(group),
+                   some(group.gathered_bytes()), format_bytes(group.slice_bytes()), stored(group),
                    backward_words(plan, backward[g])});
       }
       label.clear();
@@ -207,11 +207,11 @@ std::string holds_table(const PlanReport& report) {
   };
   const auto both = [&](const std::string& what, std::int64_t bytes) { row(what, bytes, bytes); };
   const auto step = [&](const std::string& what, std::int64_t bytes) { row(what, 0, bytes); };
-  both("trainable slices (masters)", held.trainable_shards);
-  both("frozen slices", held.frozen_shards - holdings.resident);
+  both("trainable slices (masters)", held.trainable_slices);
+  both("frozen slices", held.frozen_slices - holdings.resident);
   both("resident frozen parameters", holdings.resident);
   both(str("optimizer state (", report.subject.state_words(), ")"), held.optimizer_state);
-  step("gradients of the slices", held.gradient_shards);
+  step("gradients of the slices", held.gradient_slices);
   step("gathered or cast parameters", held.pool);
   step("gradients before reduction", held.gradient_buffers);
   table.row({"together, without activations", format_bytes(held.between_steps()),
@@ -235,7 +235,7 @@ std::string phases_table(const PlanReport& report) {
   for (const PhaseReport& phase : report.phases) {
     const shard::HeldBytes& held = phase.holdings.held;
     table.row({phase.set.name, name_of(phase.set.rest), format_count(phase.trainable_numel),
-               some(held.trainable_shards), some(held.resting_shards), some(held.frozen_shards),
+               some(held.trainable_slices), some(held.resting_slices), some(held.frozen_slices),
                some(held.optimizer_state + held.resting_state), format_bytes(held.between_steps()),
                format_bytes(held.peak())});
     most_between = std::max(most_between, held.between_steps());

@@ -32,8 +32,9 @@ struct RunSignals {
 };
 
 // The end of the time in which a run that was asked to stop has to come to its save
-// (run.stop_grace_s). After it whoever stopped the run (SLURM, a launcher) kills it, so the step under
-// way is given up: its collectives fail, and each rank saves the state before it without the others.
+// (run.stop_grace_s). After it whoever stopped the run (SLURM, a launcher) kills it, so the
+// step under way is given up: its collectives fail, and each rank saves the state before it
+// without the others.
 class StopDeadline {
  public:
   StopDeadline(const RunSignals& signals, double grace_s, comm::World& world);

@@ -1,6 +1,7 @@
-// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"): every element moves by the
-// learning rate, in the direction of its gradient and of the one moment that is kept; decay apart from
-// the gradient. Half of AdamW's state. Rates are usually three to ten times smaller than AdamW's.
+// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"): every element moves
+// by the learning rate, in the direction of its gradient and of the one moment that is kept;
+// decay apart from the gradient. Half of AdamW's state. Rates are usually three to ten times
+// smaller than AdamW's.
 #pragma once
 
 #include <string>

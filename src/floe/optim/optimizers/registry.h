@@ -1,5 +1,5 @@
-// The optimizers that a configuration can name. Each is a file beside this one; docs/adding-an-optimizer.md
-// adds one.
+// The optimizers that a configuration can name. Each is a file beside this one;
+// docs/adding-an-optimizer.md adds one.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Stochastic gradient descent, as torch.optim.SGD: decay is a part of the gradient, and with momentum
-// the first buffer is the gradient itself.
+// Stochastic gradient descent, as torch.optim.SGD: decay is a part of the gradient, and with
+// momentum the first buffer is the gradient itself.
 #pragma once
 
 #include <string>

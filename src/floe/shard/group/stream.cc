@@ -3,8 +3,9 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <chrono>
 #include <utility>
+
+#include "floe/core/stopwatch.h"
 
 namespace floe::shard {
 
@@ -20,9 +21,9 @@ void SideOp::wait() {
 }
 
 double SideOp::timed_wait() {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   wait();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return watch.seconds();
 }
 
 SideStream::SideStream(c10::Device device) : device_(device) {

@@ -13,11 +13,12 @@
 
 namespace floe::train {
 
-// Whether a metric of validation has stopped falling: what ends a phase (`until`) or a run (`stop`).
+// Whether a metric of validation has stopped falling: what ends a phase (`until`) or a run
+// (`stop`).
 class Plateau {
  public:
-  // A validation after update `step`. A value that is not finite has not fallen. Throws ConfigError when
-  // the metric was not measured; `who` waits for it.
+  // A validation after update `step`. A value that is not finite has not fallen. Throws ConfigError
+  // when the metric was not measured; `who` waits for it.
   void observe(const UntilConfig& until, std::int64_t step,
                const std::map<std::string, double>& metrics, const std::string& who);
   bool reached(const UntilConfig& until) const { return without_fall_ >= until.patience; }
@@ -89,21 +90,21 @@ class PhaseSchedule {
   // A validation after the last update. Throws ConfigError when it has not measured what the phase
   // waits for.
   void observe(const std::map<std::string, double>& metrics);
-  // On to the next phase if the turn of this one is over, and whether it was. The last phase of a run
-  // without cycles keeps its turn.
+  // On to the next phase if the turn of this one is over, and whether it was. The last phase of a
+  // run without cycles keeps its turn.
   bool advance();
   // Every phase has had its only turn.
   bool over() const { return ended() && is_last(); }
 
   // Updates of all phases together, at most; nothing in a cycle, or where a phase has no steps.
   std::optional<std::int64_t> most_steps() const;
-  // Updates that a phase makes in a run of so many steps: at most, where `until` may end the phase's
-  // only turn earlier; nothing when it depends on how long others wait.
+  // Updates that a phase makes in a run of so many steps: at most, where `until` may end the
+  // phase's only turn earlier; nothing when it depends on how long others wait.
   std::optional<std::int64_t> updates_in(std::int64_t total_steps, std::size_t phase) const;
 
   nlohmann::json save() const;
-  // What was saved, also by a run with other lengths. Returns a sentence when the current phase of that
-  // run is none of this one, so that the phases begin anew; else nothing.
+  // What was saved, also by a run with other lengths. Returns a sentence when the current phase of
+  // that run is none of this one, so that the phases begin anew; else nothing.
   std::string restore(const nlohmann::json& saved);
 
  private:

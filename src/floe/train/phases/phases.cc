@@ -32,16 +32,16 @@ bool names_any(const shard::Engine& engine, const std::string& pattern, const Co
       });
 }
 
-// Patterns are of the whole run: those that name nothing of this set, but something of another, are for
-// that one. What names nothing at all stays, for the optimizer to complain about.
+// Patterns are of the whole run: those that name nothing of this set, but something of another, are
+// for that one. What names nothing at all stays, for the optimizer to complain about.
 bool is_for_others(const shard::Engine& engine, std::size_t set, const std::string& pattern) {
   const auto of_set = [&](const auto& parameter) { return parameter.trains_in(set); };
   const auto of_any = [](const auto& parameter) { return parameter.trainable; };
   return !names_any(engine, pattern, of_set) && names_any(engine, pattern, of_any);
 }
 
-// A set that no pattern is for does not decay, unless its phase asks for a decay. The default pattern is
-// that of a Flamingo: where it names nothing, everything decays.
+// A set that no pattern is for does not decay, unless its phase asks for a decay. The default
+// pattern is that of a Flamingo: where it names nothing, everything decays.
 optim::DecayRule decay_of(const optim::OptimizerConfig& config, const PhaseConfig* phase,
                           const shard::Engine& engine, std::size_t set) {
   const bool asked = phase && phase->weight_decay;

@@ -1,5 +1,5 @@
-// The sets of a run at work: each has an optimizer of its own, its learning rate and its turns. A run
-// without phases has one set.
+// The sets of a run at work: each has an optimizer of its own, its learning rate and its turns. A
+// run without phases has one set.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ class Phases {
 
   // Before the first step: schedules that fall know where they end.
   void plan_rates(std::int64_t total_steps);
-  // The learning rate of the set that trains now, without and with its schedule; `step` updates of the
-  // run are done.
+  // The learning rate of the set that trains now, without and with its schedule; `step` updates of
+  // the run are done.
   double base_lr() const { return base_lr(engine_.active_set()); }
   double lr(std::int64_t step) const;
   // The update of a step, after `step` others: the set's optimizer, and its turn goes on.

@@ -16,8 +16,9 @@ namespace floe::train {
 
 constexpr double kFirstLossScale = 65536;  // with fp16, when the configuration says nothing
 
-// Loss scaling for fp16: gradients too small for the type are made larger, and the scale follows what
-// overflows. As torch's GradScaler: halved after an overflow, doubled after `patience` steps without one.
+// Loss scaling for fp16: gradients too small for the type are made larger, and the scale follows
+// what overflows. As torch's GradScaler: halved after an overflow, doubled after `patience`
+// steps without one.
 class LossScale {
  public:
   // 0: none, the scale is always 1.
@@ -55,10 +56,10 @@ class LossScale {
 // How large a batch the gradient's noise justifies.
 //
 // Note [Gradient noise scale]
-// With the squared norms of a rank's own gradient (batch b) and of the mean over W ranks (batch W·b),
-// noise and signal can be told apart: |g_b|² estimates |G|² + tr(Σ)/b. The simple noise scale
-// tr(Σ)/|G|² is the batch, in samples, beyond which a larger one hardly helps. Both parts are averaged
-// over steps before they are divided, because each alone is noisy.
+// With the squared norms of a rank's own gradient (batch b) and of the mean over W ranks (batch
+// W·b), noise and signal can be told apart: |g_b|² estimates |G|² + tr(Σ)/b. The simple noise scale
+// tr(Σ)/|G|² is the batch, in samples, beyond which a larger one hardly helps. Both parts are
+// averaged over steps before they are divided, because each alone is noisy.
 class NoiseScale {
  public:
   // `local_square`: the mean over ranks of the squared norm of a rank's own gradient; `samples`: of
@@ -87,11 +88,11 @@ class NoiseScale {
   long count_ = 0;
 };
 
-// Which number types a run computes, stores and communicates in, and who decided it.
+// ---- which number types a run computes, stores and communicates in, and who decided it ----
 //
 // Note [Precision]
-// `strategy.mixed_precision` decides how parameters are gathered, gradients reduced and buffers kept,
-// whatever else is set. `precision.autocast` only puts torch's autocast around the forward.
+// `strategy.mixed_precision` decides how parameters are gathered, gradients reduced and buffers
+// kept, whatever else is set. `precision.autocast` only puts torch's autocast around the forward.
 
 // Of activations and inputs, outside of autocast.
 c10::ScalarType compute_dtype(const RunConfig& config);
@@ -100,10 +101,11 @@ c10::ScalarType compute_dtype(const RunConfig& config);
 std::optional<double> first_loss_scale(const RunConfig& config);
 
 // What a run says about its strategy; `values` are those of load_run_config. Refers to both.
-diagnostics::StrategySettings strategy_settings(const RunConfig& config, const config::Value& values,
-                                         int world_size = 1);
+diagnostics::StrategySettings strategy_settings(const RunConfig& config,
+                                                const config::Value& values, int world_size = 1);
 
-// Lines for people, each with the place a setting comes from; `values` are those of load_run_config.
+// Lines for people, each with the place a setting comes from; `values` are those of
+// load_run_config.
 std::vector<std::string> precision_lines(const RunConfig& config, const config::Value& values);
 
 }  // namespace floe::train

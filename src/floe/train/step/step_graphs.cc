@@ -27,13 +27,10 @@
 #endif
 
 namespace floe::train {
-
 namespace {
 
-// Work of a GPU, recorded once and replayed: a CUDA graph. In builds without CUDA there is none.
-
-// Device memory that recorded work allocates from. Graphs that never run beside each other, and leave
-// nothing there that is needed later, can share one.
+// Device memory that recorded work allocates from. Graphs that never run beside each other, and
+// leave nothing there that is needed later, can share one.
 class DevicePool {
  public:
   DevicePool();
@@ -49,6 +46,7 @@ class DevicePool {
   std::unique_ptr<State> state_;
 };
 
+// Work of a GPU, recorded once and replayed: a CUDA graph. In builds without CUDA there is none.
 class DeviceGraph {
  public:
   // Whether this build can record anything.
@@ -59,9 +57,9 @@ class DeviceGraph {
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
 
-  // Calls `work` and keeps what it issues to the current stream, which must not be the default one, and to
-  // streams that begin after it and that it waits for. Nothing is computed. Throws Error when the work waits
-  // for the device or touches host memory, which a replay would find changed.
+  // Calls `work` and keeps what it issues to the current stream, which must not be the default one,
+  // and to streams that begin after it and that it waits for. Nothing is computed. Throws Error
+  // when the work waits for the device or touches host memory, which a replay would find changed.
   void record(DevicePool& pool, const std::function<void()>& work);
   // On the current stream.
   void replay();

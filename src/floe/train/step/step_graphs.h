@@ -6,26 +6,27 @@
 //   const PassLosses losses = graphs.run(input);    // instead of run_pass(model, input)
 //
 // Note [Step graphs]
-// A pass is forward, loss and backward of one batch with its gathers and reductions: everything between
-// two agreements that only the device does. The host issues thousands of launches for it, always the same
-// ones when shapes repeat (nn::BatchParts). So a shape that has been seen twice is recorded the third time,
-// and from then on the device replays it: the new batch is copied over the recorded one, one launch starts
-// everything, and the engine is put where a real pass would have left it (Note [Repeated passes]). The
-// numbers are those of a pass that runs, bit for bit: the same kernels on the same values in the same order.
+// A pass is forward, loss and backward of one batch with its gathers and reductions: everything
+// between two agreements that only the device does. The host issues thousands of launches for it,
+// always the same ones when shapes repeat (nn::BatchParts). So a shape that has been seen twice is
+// recorded the third time, and from then on the device replays it: the new batch is copied over the
+// recorded one, one launch starts everything, and the engine is put where a real pass would have
+// left it (Note [Repeated passes]). The numbers are those of a pass that runs, bit for bit: the
+// same kernels on the same values in the same order.
 //
-// All graphs draw from one pool of device memory, because none runs beside another and nothing in it
-// outlives a pass: parameters, gradients, optimizer state and batches lie outside. The pool is as large as
-// the largest recorded pass. Passes that run keep memory of their own.
+// All graphs draw from one pool of device memory, because none runs beside another and nothing in
+// it outlives a pass: parameters, gradients, optimizer state and batches lie outside. The pool is
+// as large as the largest recorded pass. Passes that run keep memory of their own.
 //
-// Natural data seldom repeats a shape, so its batches are rounded up (Note [Rounded batches]); those whose
-// very shape comes again are left as they are.
+// Natural data seldom repeats a shape, so its batches are rounded up (Note [Rounded batches]);
+// those whose very shape comes again are left as they are.
 //
-// Whether a collective is recorded has to be the same on all ranks that take part in it. So ranks that
-// really communicate compare, before each pass, what each of them would do (one small all-reduce); where
-// they differ, all of them run the pass.
+// Whether a collective is recorded has to be the same on all ranks that take part in it. So ranks
+// that really communicate compare, before each pass, what each of them would do (one small
+// all-reduce); where they differ, all of them run the pass.
 //
-// Validation and everything else beside passes runs as ever. A pass is not replayed while somebody watches
-// it (Engine::may_repeat); a change of which parameters train drops all graphs.
+// Validation and everything else beside passes runs as ever. A pass is not replayed while somebody
+// watches it (Engine::may_repeat); a change of which parameters train drops all graphs.
 #pragma once
 
 #include <c10/core/StreamGuard.h>
@@ -40,9 +41,7 @@
 
 namespace floe::train {
 
-// Forward, loss and backward of one batch.
-
-// On the device, without history.
+// What a pass (forward, loss and backward of one batch) gives: on the device, without history.
 struct PassLosses {
   at::Tensor loss;       // what was differentiated
   at::Tensor of_source;  // [sources] sums of token losses
@@ -53,8 +52,8 @@ PassLosses run_pass(models::LanguageModel& model,
                     const std::shared_ptr<const models::ModelInput>& input,
                     const std::function<void()>& after_forward = {});
 
-// While it lives, this thread computes on a stream of its own: torch's default one cannot be recorded, and
-// autograd keeps to the stream on which parameters were made ready.
+// While it lives, this thread computes on a stream of its own: torch's default one cannot be
+// recorded, and autograd keeps to the stream on which parameters were made ready.
 std::unique_ptr<c10::StreamGuard> computing_stream(c10::Device device);
 
 class StepGraphs {
@@ -73,8 +72,8 @@ class StepGraphs {
   // Throws ConfigError where nothing can be recorded: on the CPU, or with a backend without CUDA.
   static void require_device(const comm::World& world);
 
-  // The current stream must be one of computing_stream. Throws ConfigError for what cannot be recorded: see
-  // require_device; offloaded slices or activations; watched operators.
+  // The current stream must be one of computing_stream. Throws ConfigError for what cannot be
+  // recorded: see require_device; offloaded slices or activations; watched operators.
   StepGraphs(models::LanguageModel& model, shard::Engine& engine, const Options& options);
   ~StepGraphs();
   StepGraphs(const StepGraphs&) = delete;
@@ -83,8 +82,8 @@ class StepGraphs {
   // Whether the batch should be prepared rounded: its own shape is not one that repeats.
   bool should_round(const PackedBatch& batch);
 
-  // As run_pass. Collective where ranks really communicate. `after_forward` is called by a pass that runs,
-  // and by one that is replayed when it has been started.
+  // As run_pass. Collective where ranks really communicate. `after_forward` is called by a pass
+  // that runs, and by one that is replayed when it has been started.
   PassLosses run(const std::shared_ptr<const models::ModelInput>& input,
                  const std::function<void()>& after_forward = {});
 

@@ -39,8 +39,7 @@ std::string TimeAccount::Times::text() const {
 }
 
 double TimeAccount::lap(Part part) {
-  const auto now = Clock::now();
-  const double seconds = std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  const double seconds = watch_.lap();
   now_.seconds[part] += seconds;
   return seconds;
 }

@@ -1,5 +1,5 @@
-// Where the time of a run goes. Every moment belongs to exactly one part, so that the parts add up to
-// the wall clock.
+// Where the time of a run goes. Every moment belongs to exactly one part, so that the parts add up
+// to the wall clock.
 //
 //   TimeAccount time;
 //   read_batches();  time.lap(TimeAccount::data);     // the time since the last lap was spent on data
@@ -8,9 +8,10 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <string>
+
+#include "floe/core/stopwatch.h"
 
 namespace floe::train {
 
@@ -51,9 +52,7 @@ class TimeAccount {
   Times total() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  Clock::time_point last_ = Clock::now();
+  Stopwatch watch_;
   Times now_, taken_;
 };
 
