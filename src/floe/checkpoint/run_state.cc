@@ -95,14 +95,14 @@ class Collector {
   void for_each_piece(const FlatGroup& group, F&& visit) {
     const std::vector<Piece> pieces = group.pieces();
     if (pieces.empty()) return;
-    const std::int64_t used = pieces.back().shard_offset + pieces.back().numel;
+    const std::int64_t used = pieces.back().slice_offset + pieces.back().numel;
     const Elements mine = share_of(group, state_.engine->world().rank(), used, share_);
     for (Piece piece : pieces) {
-      const std::int64_t begin = std::max(piece.shard_offset, mine.begin);
-      const std::int64_t end = std::min(piece.shard_offset + piece.numel, mine.end);
+      const std::int64_t begin = std::max(piece.slice_offset, mine.begin);
+      const std::int64_t end = std::min(piece.slice_offset + piece.numel, mine.end);
       if (begin >= end) continue;
-      piece.first += begin - piece.shard_offset;
-      piece.shard_offset = begin;
+      piece.first += begin - piece.slice_offset;
+      piece.slice_offset = begin;
       piece.numel = end - begin;
       if (has(state_, group.parameter(piece.index))) visit(piece, group.parameter(piece.index));
     }
@@ -116,7 +116,7 @@ class Collector {
     for_each_piece(group, [&](const Piece& piece, const shard::PlannedParameter& parameter) {
       StateTensor tensor = named(parameter, above, below, with_other_names);
       tensor.dtype = nn::file_dtype(slice.scalar_type());
-      const at::Tensor values = slice.narrow(0, piece.shard_offset, piece.numel);
+      const at::Tensor values = slice.narrow(0, piece.slice_offset, piece.numel);
       if (weights && in_table_.contains(parameter.name))
         tensor.pieces = without_rows(parameter.name, {piece.first, values});
       else

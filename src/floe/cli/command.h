@@ -2,6 +2,7 @@
 // file NAME_command.cc, and name it in the table of commands.cc.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,5 +44,9 @@ const Command& find_command(const std::string& name);
 // Runs a whole command line, without the program's name. `floe COMMAND --help` shows the command's
 // help; what stands behind `--` or `--exec` is another program's and is not looked at.
 Exit run_command_line(const Args& args);
+
+// For commands that end their work in order. From now on the first Ctrl-C or SIGTERM only sets the flag that is returned; a second one ends the
+// process.
+const std::atomic<bool>& stop_on_signals();
 
 }  // namespace floe::cli

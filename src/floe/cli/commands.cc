@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <csignal>
 #include <iomanip>
 #include <iostream>
 
@@ -7,8 +8,9 @@
 #include "floe/core/version.h"
 
 namespace floe::cli {
-
 namespace {
+
+std::atomic<bool> stop_requested{false};
 
 bool asks_for_help(const Args& args) {
   for (const auto& arg : args) {
@@ -18,7 +20,42 @@ bool asks_for_help(const Args& args) {
   return false;
 }
 
+Exit show_help(const Args& args) {
+  require<ConfigError>(args.size() <= 1, "help takes one command's name, got '", join(args, " "),
+                       "'");
+  if (!args.empty()) {
+    std::cout << find_command(args[0]).help;
+    return Exit::done;
+  }
+  std::cout << "floe trains partly frozen models, every byte of their state sharded over ranks.\n\n"
+               "usage: floe COMMAND ...\n\n";
+  for (const Command* command : commands())
+    std::cout << "  " << std::left << std::setw(10) << command->name << command->summary << "\n";
+  std::cout << "\n'floe COMMAND --help' tells more about one of them.\n";
+  return Exit::done;
+}
+
+Exit show_version(const Args& args) {
+  require<ConfigError>(args.empty(), "version takes no arguments, got '", join(args, " "), "'");
+  std::cout << "floe " << kVersion << "\n";
+  return Exit::done;
+}
+
 }  // namespace
+
+const Command kHelpCommand{
+    .name = "help",
+    .summary = "this list, or what one command does",
+    .help = "usage: floe help [COMMAND]\n",
+    .run = show_help,
+};
+
+const Command kVersionCommand{
+    .name = "version",
+    .summary = "the version of this program",
+    .help = "usage: floe version\n",
+    .run = show_version,
+};
 
 const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> table{
@@ -54,47 +91,12 @@ Exit run_command_line(const Args& args) {
   return command.run(rest);
 }
 
-namespace {
-
-Exit run(const Args& args) {
-  require<ConfigError>(args.size() <= 1, "help takes one command's name, got '", join(args, " "),
-                       "'");
-  if (!args.empty()) {
-    std::cout << find_command(args[0]).help;
-    return Exit::done;
-  }
-  std::cout << "floe trains partly frozen models, every byte of their state sharded over ranks.\n\n"
-               "usage: floe COMMAND ...\n\n";
-  for (const Command* command : commands())
-    std::cout << "  " << std::left << std::setw(10) << command->name << command->summary << "\n";
-  std::cout << "\n'floe COMMAND --help' tells more about one of them.\n";
-  return Exit::done;
+const std::atomic<bool>& stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stop_requested = true; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
+  return stop_requested;
 }
-
-}  // namespace
-
-const Command kHelpCommand{
-    .name = "help",
-    .summary = "this list, or what one command does",
-    .help = "usage: floe help [COMMAND]\n",
-    .run = run,
-};
-
-namespace {
-
-Exit run(const Args& args) {
-  require<ConfigError>(args.empty(), "version takes no arguments, got '", join(args, " "), "'");
-  std::cout << "floe " << kVersion << "\n";
-  return Exit::done;
-}
-
-}  // namespace
-
-const Command kVersionCommand{
-    .name = "version",
-    .summary = "the version of this program",
-    .help = "usage: floe version\n",
-    .run = run,
-};
 
 }  // namespace floe::cli

@@ -11,25 +11,11 @@
 #include "floe/io/tensors/tensor_source.h"
 #include "floe/models/weights/assembled_source.h"
 #include "floe/models/weights/file_layouts.h"
-#include "floe/models/weights/tensor_writers.h"
+#include "floe/models/weights/save.h"
 #include "floe/models/weights/weight_defects.h"
 #include "floe/nn/load.h"
 
 namespace floe::cli {
-
-at::Tensor read_image_tensors(const TensorSource& inputs, const std::string& path) {
-  at::Tensor images;
-  if (const TensorInfo* info = inputs.find("vision_x"))
-    images = nn::read_tensor(inputs, *info);
-  else if (const TensorInfo* small = inputs.find("vision_x_i8"))
-    images = nn::read_tensor(inputs, *small).to(at::kFloat) / 64;
-  if (!images.defined()) return images;
-  require<DataError>(images.dim() == 6 && images.size(2) == 1, path,
-                     ": images must have the shape [B, images, 1, 3, H, W] (one frame each), not [",
-                     join(images.sizes()), "]");
-  return images.squeeze(2).to(at::kFloat);
-}
-
 namespace {
 
 template <class T>
@@ -46,7 +32,7 @@ T choose(const Options& options, const std::string& name, const std::map<std::st
 }
 
 // Nothing is used in silence that was never trained.
-void tell_new_parameters(const models::BuiltModel& built, const std::string& path) {
+void log_new_parameters(const models::BuiltModel& built, const std::string& path) {
   std::vector<std::string> names;
   for (const nn::NamedParameter& parameter : nn::named_parameters(*built.module))
     if (!built.source->find(parameter.name)) names.push_back(parameter.name);
@@ -59,35 +45,7 @@ void tell_new_parameters(const models::BuiltModel& built, const std::string& pat
             " random: ", join(parts, ", "), "; name them with model.weights");
 }
 
-}  // namespace
-
-LoadedModel load_model(const std::string& command, const std::string& path, const Args& changes,
-                       const Options& options) {
-  LoadedModel loaded;
-  loaded.dtype = choose<at::ScalarType>(
-      options, "--dtype", {{"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}},
-      "fp32");
-  loaded.device = choose<at::Device>(
-      options, "--device", {{"cpu", at::Device(at::kCPU)}, {"cuda", at::Device(at::kCUDA, 0)}},
-      "cpu");
-  require<ConfigError>(
-      !loaded.device.is_cuda() || at::hasCUDA(), command,
-      ": --device is cuda, but there is no GPU that this program can use; leave it "
-      "out to compute on the CPU");
-  const Located located = locate(command, path, Wanted::weights);
-  const UsedModel used = require_model(command, located, changes);
-  loaded.config = used.config;
-  loaded.built = build(used);
-  tell_choice(located);
-  tell_new_parameters(loaded.built, path);
-  nn::materialize(*loaded.built.module, loaded.built.source.get(), used.seed, loaded.device,
-                  loaded.dtype);
-  loaded.built.module->eval();
-  return loaded;
-}
-
-namespace {
-
+// A model as tensors of a file; keeps the one that was read last.
 class LayoutSource : public TensorSource {
  public:
   LayoutSource(models::BuiltModel built, std::uint64_t seed, bool flamingo)
@@ -139,6 +97,44 @@ class LayoutSource : public TensorSource {
 };
 
 }  // namespace
+
+at::Tensor read_image_tensors(const TensorSource& inputs, const std::string& path) {
+  at::Tensor images;
+  if (const TensorInfo* info = inputs.find("vision_x"))
+    images = nn::read_tensor(inputs, *info);
+  else if (const TensorInfo* small = inputs.find("vision_x_i8"))
+    images = nn::read_tensor(inputs, *small).to(at::kFloat) / 64;
+  if (!images.defined()) return images;
+  require<DataError>(images.dim() == 6 && images.size(2) == 1, path,
+                     ": images must have the shape [B, images, 1, 3, H, W] (one frame each), not [",
+                     join(images.sizes()), "]");
+  return images.squeeze(2).to(at::kFloat);
+}
+
+LoadedModel load_model(const std::string& command, const std::string& path, const Args& changes,
+                       const Options& options) {
+  LoadedModel loaded;
+  loaded.dtype = choose<at::ScalarType>(
+      options, "--dtype", {{"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}},
+      "fp32");
+  loaded.device = choose<at::Device>(
+      options, "--device", {{"cpu", at::Device(at::kCPU)}, {"cuda", at::Device(at::kCUDA, 0)}},
+      "cpu");
+  require<ConfigError>(
+      !loaded.device.is_cuda() || at::hasCUDA(), command,
+      ": --device is cuda, but there is no GPU that this program can use; leave it "
+      "out to compute on the CPU");
+  const Located located = locate(command, path, Wanted::weights);
+  const UsedModel used = require_model(command, located, changes);
+  loaded.config = used.config;
+  loaded.built = build(used);
+  log_choice(located);
+  log_new_parameters(loaded.built, path);
+  nn::materialize(*loaded.built.module, loaded.built.source.get(), used.seed, loaded.device,
+                  loaded.dtype);
+  loaded.built.module->eval();
+  return loaded;
+}
 
 std::shared_ptr<const TensorSource> with_new_ones(const models::BuiltModel& built,
                                                   std::uint64_t seed) {

@@ -1,4 +1,5 @@
-// The model of `floe forward` and `floe generate`: whole, with its weights read, ready to compute.
+// Whole models: with their weights read and ready to compute (`floe forward`, `floe generate`), or as the
+// tensors of a file (`floe diff`, `floe export`).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,9 +16,7 @@
 
 namespace floe::cli {
 
-// Images in a file of tensors, under the names that OpenFlamingo gives them.
-
-// `vision_x` (float) or `vision_x_i8` (int8, divided by 64), [B, images, 1, 3, H, W], as
+// Images in a file of tensors, under the names that OpenFlamingo gives them: `vision_x` (float) or `vision_x_i8` (int8, divided by 64), [B, images, 1, 3, H, W], as
 // [B, images, 3, H, W] fp32; undefined when there is neither. `path` is for messages.
 at::Tensor read_image_tensors(const TensorSource& inputs, const std::string& path);
 
@@ -35,9 +34,7 @@ LoadedModel load_model(const std::string& command, const std::string& path, cons
                        const Options& options);
 
 // A whole model as the tensors of the file that `floe export` would write: a Flamingo under OpenFlamingo's
-// names, a language model under Hugging Face's, adapters merged.
-
-// Keeps the tensor that was read last, whole; nothing else is held.
+// names, a language model under Hugging Face's, adapters merged. Keeps the tensor that was read last, whole; nothing else is held.
 std::shared_ptr<const TensorSource> model_tensors(const UsedModel& used);
 
 // The weights of a model that was built, with those that are in no file as a run of this seed begins them.

@@ -80,9 +80,8 @@ double Options::number(const std::string& name, double otherwise) const {
   return number;
 }
 
-namespace fs = std::filesystem;
-
 std::string own_configs() {
+  namespace fs = std::filesystem;
   std::error_code ignored;
   std::vector<fs::path> places;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);

@@ -37,9 +37,7 @@ class Options {
   std::map<std::string, std::vector<std::string>> values_;
 };
 
-// Where floe keeps the configurations that come with it.
-
-// The folder with strategy/ and experiment/: installed beside the program, or that of the source
+// Where floe keeps the configurations that come with it: the folder with strategy/ and experiment/: installed beside the program, or that of the source
 // tree it was built from. Empty when neither is there.
 std::string own_configs();
 

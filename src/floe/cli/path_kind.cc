@@ -9,6 +9,7 @@
 
 #include "floe/checkpoint/load/resume.h"
 #include "floe/core/error.h"
+#include "floe/data/sources/text_files.h"
 #include "floe/io/file/file.h"
 
 namespace floe::cli {
@@ -74,7 +75,7 @@ std::string beginning_of(const std::string& path, std::size_t num_bytes) {
 
 PathKind kind_of_file(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
-  if (is_tar(name)) return PathKind::shards;
+  if (is_tar(name) || data::is_json_lines(name)) return PathKind::shards;
   if (is_vocabulary(name)) return PathKind::tokenizer;
   if (ends_with_any(name, {".yaml", ".yml"})) return PathKind::yaml;
   if (is_weights(name)) return PathKind::tensors;
@@ -94,8 +95,8 @@ PathKind kind_of_file(const std::string& path) {
 }  // namespace
 
 PathKind kind_of(const std::string& path) {
+  if (!path_exists(path)) return PathKind::nothing;
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) return PathKind::nothing;
   if (!checkpoint::run_at(path).empty()) return PathKind::run;
   if (fs::is_directory(path, ignored)) return kind_of_folder(path);
   if (fs::is_regular_file(path, ignored)) return kind_of_file(path);
@@ -103,10 +104,8 @@ PathKind kind_of(const std::string& path) {
 }
 
 bool has_vocabulary(const std::string& folder) {
-  std::error_code ignored;
-  return std::any_of(kVocabularies.begin(), kVocabularies.end(), [&](std::string_view name) {
-    return fs::exists(fs::path(folder) / name, ignored);
-  });
+  return std::any_of(kVocabularies.begin(), kVocabularies.end(),
+                     [&](std::string_view name) { return path_exists(fs::path(folder) / name); });
 }
 
 std::string as_shards(const std::string& path) {

@@ -13,8 +13,8 @@
 #include "floe/io/file/file.h"
 #include "floe/io/file/json_text.h"
 #include "floe/io/tensors/open_tensors.h"
-#include "floe/models/decoders/decoder_spec.h"
 #include "floe/models/flamingo/exported_flamingo.h"
+#include "floe/models/registry.h"
 #include "floe/models/weights/assembled_source.h"
 #include "floe/train/run_config.h"
 
@@ -22,11 +22,6 @@ namespace floe::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_there(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 // ++key=value, ~key and key=value, where key is words joined by dots.
 bool looks_like_change(const std::string& word) {
@@ -99,13 +94,13 @@ void refuse_without_effect(const std::string& command, const Args& changes) {
 // The configuration that the checkpoint itself keeps, else that of the run that it lies in.
 std::optional<config::Value> config_of(const std::string& checkpoint) {
   const std::string manifest = checkpoint::manifest_path(checkpoint);
-  if (is_there(manifest)) {
+  if (path_exists(manifest)) {
     const nlohmann::json shared = checkpoint::read_manifest(manifest).shared;
     if (shared.is_object() && shared.contains("config"))
       return config::parse_yaml(shared.at("config").dump(), manifest);
   }
   const std::string run = checkpoint::run_of(checkpoint);
-  if (run.empty() || !is_there(run + "/config.yaml")) return std::nullopt;
+  if (run.empty() || !path_exists(run + "/config.yaml")) return std::nullopt;
   return config::read_yaml(run + "/config.yaml");
 }
 
@@ -131,8 +126,8 @@ nlohmann::ordered_json adapters_block(const std::string& folder) {
 
 config::Value exported_config(const std::string& folder) {
   const std::string path = fs::absolute(folder).lexically_normal().string();
-  nlohmann::ordered_json block{{"type", "causal_lm"}, {"lm", path}};
-  if (is_there(folder + "/adapter_config.json"))
+  nlohmann::ordered_json block{{"type", "auto"}, {"lm", path}};
+  if (path_exists(folder + "/adapter_config.json"))
     block = adapters_block(path);
   else if (models::is_exported_flamingo(folder))
     block = models::exported_model_block(path);
@@ -158,7 +153,7 @@ std::vector<std::string> trained_patterns(const config::Value& tree) {
 // Files that a run was made from may lie elsewhere by now.
 void require_files(const UsedModel& used) {
   const auto check = [&](const char* key, const std::string& path) {
-    require<ConfigError>(path.empty() || is_there(path), key, ": there is no file or folder '",
+    require<ConfigError>(path.empty() || path_exists(path), key, ": there is no file or folder '",
                          path, "', which ", used.origin, " names; say where it is with ", key,
                          "=PATH");
   };
@@ -173,7 +168,7 @@ void require_files(const UsedModel& used) {
 // of the model are not these.
 void check_frozen_base(const std::string& checkpoint, const models::ModelConfig& config) {
   const std::string file = checkpoint::manifest_path(checkpoint);
-  if (!is_there(file)) return;
+  if (!path_exists(file)) return;
   const checkpoint::Manifest manifest = checkpoint::read_manifest(file);
   if (manifest.content == checkpoint::Content::full) return;  // nothing is taken from the files
   const std::vector<std::string> paths = models::base_files(config);
@@ -193,7 +188,7 @@ void check_frozen_base(const std::string& checkpoint, const models::ModelConfig&
 Words split_words(const Args& words) {
   Words split;
   for (const std::string& word : words)
-    (looks_like_change(word) && !is_there(word) ? split.changes : split.paths).push_back(word);
+    (looks_like_change(word) && !path_exists(word) ? split.changes : split.paths).push_back(word);
   return split;
 }
 
@@ -224,7 +219,7 @@ Located locate(const std::string& command, const std::string& path, Wanted wante
       break;
     }
     case PathKind::checkpoint:
-      if (is_there(checkpoint::manifest_path(path)) && wanted == Wanted::weights) try {
+      if (path_exists(checkpoint::manifest_path(path)) && wanted == Wanted::weights) try {
           checkpoint::check_whole(path, checkpoint::Reading::bytes);
         } catch (const Error& error) {
           throw ConfigError(
@@ -238,17 +233,16 @@ Located locate(const std::string& command, const std::string& path, Wanted wante
   return located;
 }
 
-void tell_choice(const Located& located) {
+void log_choice(const Located& located) {
   if (located.kind == PathKind::run)
     log::info("using the newest checkpoint of '", located.path, "': '", located.checkpoint, "'");
 }
 
 bool is_known_model(const std::string& folder) {
-  if (is_there(folder + "/adapter_config.json")) return true;
+  if (path_exists(folder + "/adapter_config.json")) return true;
   const auto config = models::lm_config(folder);
   const auto type = config.find("model_type");
-  return type != config.end() && type->is_string() &&
-         models::is_decoder_family(type->get<std::string>());
+  return type != config.end() && type->is_string() && models::find_family(type->get<std::string>());
 }
 
 std::optional<config::Layers> layers_of(const Located& located, const Args& changes) {
@@ -295,10 +289,10 @@ std::optional<UsedModel> find_model(const std::string& command, const Located& l
     used.seed = static_cast<std::uint64_t>(*seed->as<std::int64_t>());
   used.trained = trained_patterns(composed.tree);
   if (const std::string file = checkpoint::manifest_path(used.checkpoint);
-      !used.checkpoint.empty() && is_there(file))
+      !used.checkpoint.empty() && path_exists(file))
     used.kept = checkpoint::read_manifest(file).kept.value_or(std::set<std::string>());
   // What the checkpoint holds came from there once; it is asked only for what the checkpoint lacks.
-  if (!used.checkpoint.empty() && !is_there(used.config.weights)) used.config.weights.clear();
+  if (!used.checkpoint.empty() && !path_exists(used.config.weights)) used.config.weights.clear();
   require_files(used);
   used.config.weights = checkpoint::weights_at(used.config.weights, "model.weights");
   return used;

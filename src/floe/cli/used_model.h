@@ -49,7 +49,7 @@ enum class Wanted {
 // a run were passed over and why.
 Located locate(const std::string& command, const std::string& path, Wanted wanted);
 // "using the newest checkpoint of 'runs/a': 'runs/a/checkpoints/step_20'", for a run.
-void tell_choice(const Located& located);
+void log_choice(const Located& located);
 
 // Whether a folder of kind `model` is of a model that floe can build.
 bool is_known_model(const std::string& folder);
@@ -57,8 +57,7 @@ bool is_known_model(const std::string& folder);
 struct UsedModel {
   models::ModelConfig config;  // to be built: files are there, weights are read
   std::uint64_t seed = 0;
-  std::vector<std::string>
-      trained;  // patterns of what the run trained; empty: the model's own rule
+  std::vector<std::string> trained;  // patterns of what trained; empty: the model's own rule
   // What the checkpoint says it holds beyond the frozen base, trained or not; empty: it does not say.
   std::set<std::string> kept;
   std::string origin;      // the file that says so

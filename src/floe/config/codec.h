@@ -167,6 +167,14 @@ concept NamedEnum = std::is_enum_v<T> && requires(T value) {
   enum_names(value);
 };
 
+// Its name in configurations and files; empty for a value without one.
+template <NamedEnum T>
+std::string_view enum_name(T wanted) {
+  for (const auto& [name, value] : enum_names(T{}))
+    if (value == wanted) return name;
+  return "";
+}
+
 template <NamedEnum T>
 struct Codec<T> : Leaf {
   static std::vector<std::string> names() {
@@ -183,10 +191,9 @@ struct Codec<T> : Leaf {
         return out = named, true;
     return fail_choice(value, place, names());
   }
-  static Value write(T wanted, Write) {
-    for (const auto& [name, value] : enum_names(T{}))
-      if (value == wanted) return Value(std::string(name));
-    return Value();
+  static Value write(T value, Write) {
+    const std::string_view name = enum_name(value);
+    return name.empty() ? Value() : Value(std::string(name));
   }
 };
 

@@ -37,13 +37,6 @@ std::string last_line(const std::string& content) {
 }
 
 template <class E>
-std::string_view name_in_file(E wanted) {
-  for (const auto& [name, value] : enum_names(E{}))
-    if (value == wanted) return name;
-  return "";
-}
-
-template <class E>
 E named(const json& text, const std::string& path) {
   for (const auto& [name, value] : enum_names(E{}))
     if (text == std::string(name)) return value;
@@ -100,7 +93,7 @@ json to_json(const Holdings& holdings) {
   json bases = json::array();
   for (const FrozenBase& base : holdings.bases)
     bases.push_back({{"path", base.path}, {"digest", base.digest}});
-  json content{{"content", name_in_file(holdings.content)}, {"bases", std::move(bases)}};
+  json content{{"content", config::enum_name(holdings.content)}, {"bases", std::move(bases)}};
   if (holdings.kept) content["kept"] = *holdings.kept;
   if (holdings.trained) content["trained"] = *holdings.trained;
   if (!holdings.frozen.empty()) content["frozen"] = holdings.frozen;
@@ -134,7 +127,7 @@ void write_manifest(const std::string& path, const Manifest& manifest) {
   json content{{"format", 1},
                {"step", manifest.step},
                {"world_size", manifest.world_size},
-               {"layout", name_in_file(manifest.layout)},
+               {"layout", config::enum_name(manifest.layout)},
                {"emergency", manifest.emergency},
                {"model", manifest.model},
                {"sets", to_json(manifest.sets)},

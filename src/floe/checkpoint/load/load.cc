@@ -52,7 +52,7 @@ void read_pieces(const FlatGroup& group, const TensorSource& source, const at::T
   for (const shard::Piece& piece : group.pieces())
     if (const TensorInfo* info = find(source, group.parameter(piece.index)))
       nn::read_elements(source, *info, piece.first,
-                        slice.narrow(0, piece.shard_offset, piece.numel));
+                        slice.narrow(0, piece.slice_offset, piece.numel));
 }
 
 // All parameters of a group share one count.

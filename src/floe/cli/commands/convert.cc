@@ -9,7 +9,6 @@
 
 #include "floe/cli/command.h"
 #include "floe/cli/options.h"
-#include "floe/cli/stop_signals.h"
 #include "floe/core/bytes.h"
 #include "floe/core/log.h"
 #include "floe/data/shards/shard_list.h"
@@ -57,7 +56,7 @@ class ProgressLine {
   ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
   ~ProgressLine() { end(); }
 
-  void operator()(const data::ConvertProgress& progress) {
+  void operator()(const convert::ConvertProgress& progress) {
     const auto now = Clock::now();
     if (first_documents_ < 0) first_documents_ = count(progress, "documents");
     const bool about_shard = !progress.finished_shard.empty();
@@ -79,11 +78,11 @@ class ProgressLine {
  private:
   using Clock = std::chrono::steady_clock;
 
-  static std::int64_t count(const data::ConvertProgress& progress, const std::string& what) {
+  static std::int64_t count(const convert::ConvertProgress& progress, const std::string& what) {
     const auto found = progress.counts.find(what);
     return found == progress.counts.end() ? 0 : found->second;
   }
-  std::string words(const data::ConvertProgress& progress, Clock::time_point now) const {
+  std::string words(const convert::ConvertProgress& progress, Clock::time_point now) const {
     const double seconds = std::chrono::duration<double>(now - begin_).count();
     const std::int64_t documents = count(progress, "documents");
     const auto rate = static_cast<double>(documents - first_documents_) / std::max(seconds, 1e-3);
@@ -104,9 +103,9 @@ std::string required(const Options& options, const std::string& name) {
   return *value;
 }
 
-data::ConvertOptions read_options(const Options& options) {
+convert::ConvertOptions read_options(const Options& options) {
   constexpr std::int64_t kMany = std::int64_t{1} << 40;
-  data::ConvertOptions convert;
+  convert::ConvertOptions convert;
   convert.zips = data::expand_braces(required(options, "--zips"));
   convert.images = required(options, "--images");
   convert.out = required(options, "--out");
@@ -128,10 +127,10 @@ Exit run(const Args& args) {
   require<ConfigError>(options.words() == Args{"mmc4"},
                        "convert: say what to convert: floe convert mmc4 ..., got '",
                        join(options.words(), " "), "'");
-  const data::ConvertOptions convert = read_options(options);
+  const convert::ConvertOptions convert = read_options(options);
   const std::atomic<bool>& stop_requested = stop_on_signals();
   ProgressLine line;
-  const data::ConvertCounts counts = data::convert_mmc4(
+  const convert::ConvertCounts counts = convert::convert_mmc4(
       convert, [&](const auto& progress) { line(progress); }, stop_requested);
   line.end();
   if (options.has("--json")) {

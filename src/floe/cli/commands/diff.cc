@@ -5,7 +5,6 @@
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <sstream>
 #include <string>
@@ -22,11 +21,9 @@
 #include "floe/nn/load.h"
 
 namespace floe::cli {
-
 namespace {
 
-// Where two sets of tensors differ.
-
+// How a tensor differs.
 struct TensorDiff {
   enum class Kind { only_in_a, only_in_b, shape, type, values };
   std::string name;
@@ -44,13 +41,6 @@ struct TensorDiffs {
 
   bool equal() const { return diffs.empty(); }
 };
-
-// Elements whose difference is at most `tolerance` count as equal. Memory is bounded, whatever the
-// size of the tensors.
-TensorDiffs compare_tensors(const TensorSource& a, const TensorSource& b, double tolerance);
-
-std::string diffs_text(const TensorDiffs& diffs);
-nlohmann::ordered_json diffs_json(const TensorDiffs& diffs);
 
 constexpr std::int64_t kStep = std::int64_t{1} << 20;  // elements
 
@@ -133,6 +123,8 @@ std::string_view kind_name(TensorDiff::Kind kind) {
   return "values";
 }
 
+// Elements whose difference is at most `tolerance` count as equal. Memory is bounded, whatever the
+// size of the tensors.
 TensorDiffs compare_tensors(const TensorSource& a, const TensorSource& b, double tolerance) {
   TensorDiffs result;
   const auto names_a = a.names(), names_b = b.names();
@@ -181,10 +173,6 @@ nlohmann::ordered_json diffs_json(const TensorDiffs& diffs) {
   }
   return {{"equal", diffs.equal()}, {"num_equal", diffs.num_equal}, {"differences", list}};
 }
-
-}  // namespace
-
-namespace {
 
 constexpr std::string_view kHelp =
     R"(usage: floe diff A B [key=value] [options]
@@ -261,8 +249,8 @@ Exit run(const Args& args) {
     return model_tensors(require_model("diff", located, changes ? words.changes : Args{}));
   };
   const auto first = side(a), second = side(b);
-  tell_choice(a);
-  tell_choice(b);
+  log_choice(a);
+  log_choice(b);
   const TensorDiffs diffs = compare_tensors(*first, *second, tolerance);
   std::cout << (options.has("--json") ? diffs_json(diffs).dump(2) + "\n" : diffs_text(diffs));
   return diffs.equal() ? Exit::done : Exit::failed;

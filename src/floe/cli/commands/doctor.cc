@@ -30,10 +30,7 @@
 #include "floe/launch/launch.h"
 
 namespace floe::cli {
-
 namespace {
-
-// What `floe doctor` looks at.
 
 struct Finding {
   enum class State { ok, note, problem };
@@ -41,16 +38,6 @@ struct Finding {
   std::string what, found;
   std::string advice;  // what to do; empty when there is nothing to do
 };
-std::string_view name_of(Finding::State state);
-
-// Versions, devices, backends, libraries, network, limits and environment.
-std::vector<Finding> look_at_machine();
-
-// Two ranks of this program on this machine, through the same rendezvous, store and collectives as
-// training.
-Finding try_two_ranks();
-// What each of them does. Collective. Throws when a result is wrong.
-void communicate_as_rank();
 
 using State = Finding::State;
 
@@ -199,11 +186,14 @@ std::string_view name_of(State state) {
   return "";
 }
 
+// Versions, devices, backends, libraries, network, limits and environment.
 std::vector<Finding> look_at_machine() {
   return {versions(),   libraries(),     processors(),    devices(),  backends(), network(),
           open_files(), locked_memory(), shared_memory(), launcher(), configs()};
 }
 
+// Two ranks of this program on this machine, through the same rendezvous, store and collectives as
+// training.
 Finding try_two_ranks() {
   launch::LaunchOptions options;
   options.command = {"/proc/self/exe", "doctor", "--as-rank"};
@@ -219,6 +209,7 @@ Finding try_two_ranks() {
           "Look at the network line above; a firewall must let loopback through."};
 }
 
+// What each of them does. Collective. Throws when a result is wrong.
 void communicate_as_rank() {
   // The CPU and Gloo also where there are GPUs: two ranks need two of them for NCCL.
   const auto world =
@@ -235,10 +226,6 @@ void communicate_as_rank() {
   require<CommError>(last == static_cast<float>(world->size()) && sum == expected,
                      "collectives gave wrong numbers: gathered ", last, ", summed ", sum);
 }
-
-}  // namespace
-
-namespace {
 
 constexpr std::string_view kHelp =
     R"(usage: floe doctor [--json]

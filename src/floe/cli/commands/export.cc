@@ -156,8 +156,7 @@ Exit run(const Args& args) {
   const Options options("export", args, kOptions);
   ExportRequest request = request_of(options);
   const Args changes = split_words(options.words()).changes;
-  std::error_code ignored;
-  require<ConfigError>(request.force || !fs::exists(request.out, ignored), "export: '", request.out,
+  require<ConfigError>(request.force || !path_exists(request.out), "export: '", request.out,
                        "' is there already; name another, or replace it with --force");
   const Located located = locate("export", request.source, Wanted::weights);
   require<ConfigError>(request.model_yaml.empty() || located.kind != PathKind::yaml,
@@ -184,6 +183,7 @@ Exit run(const Args& args) {
   ExportResult result;
   if (request.to_file()) {
     const fs::path above = fs::absolute(request.out).parent_path();
+    std::error_code ignored;
     fs::create_directories(above, ignored);
     result = write(request, model, request.out);
   } else {

@@ -14,17 +14,19 @@
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/io/tensors/tensor_source.h"
 #include "floe/models/build.h"
+#include "floe/models/flamingo/exported_flamingo.h"
 #include "floe/models/lora/lora.h"
+#include "floe/models/registry.h"
 #include "floe/models/weights/assembled_source.h"
 #include "floe/models/weights/file_layouts.h"
 #include "floe/models/weights/save.h"
-#include "floe/models/weights/tensor_writers.h"
 
 namespace floe::cli {
-
 namespace {
 
 namespace fs = std::filesystem;
+using models::ModelConfig;
+using models::SavedTensor;
 
 constexpr std::string_view kAverages = "ema.";  // the part of a checkpoint of floe
 
@@ -71,8 +73,7 @@ ExportResult write(const std::shared_ptr<const TensorSource>& source, const std:
 // What trained once and was frozen when the checkpoint was saved has no average in it.
 void warn_of_missing_averages(const std::string& checkpoint) {
   const std::string file = checkpoint::manifest_path(checkpoint);
-  std::error_code ignored;
-  if (!fs::exists(file, ignored)) return;
+  if (!path_exists(file)) return;
   const std::set<std::string> frozen = checkpoint::read_manifest(file).frozen;
   if (!frozen.empty())
     log::warn("'", checkpoint, "' has no average of ", frozen.size(),
@@ -80,48 +81,6 @@ void warn_of_missing_averages(const std::string& checkpoint) {
               " trained once, such as ", *frozen.begin(),
               ": frozen when it was saved, so that the weights are written as they are");
 }
-
-}  // namespace
-
-bool ExportRequest::to_file() const {
-  return out.ends_with(".safetensors") || out.ends_with(".pt") || out.ends_with(".pth");
-}
-
-std::shared_ptr<const TensorSource> exported_weights(const ExportRequest& request) {
-  const std::shared_ptr<const TensorSource> source = open_tensors(request.checkpoint);
-  auto weights = models::unwrapped(source, request.checkpoint);
-  if (!request.ema) return weights;
-  Renames averages = names_below(*source, kAverages);
-  if (averages.empty()) averages = names_below(*source, "ema_state_dict.");  // of a file
-  require<CheckpointError>(
-      !averages.empty(), "'", request.checkpoint,
-      "' has no averages of weights (ema): train with train.ema.decay, or leave "
-      "out --ema");
-  warn_of_missing_averages(request.checkpoint);
-  return std::make_shared<MergedSource>(std::vector<std::shared_ptr<const TensorSource>>{
-      std::make_shared<RenamedSource>(source, averages), weights});
-}
-
-ExportResult export_raw(const ExportRequest& request, const std::string& place) {
-  ExportResult result = write(open_tensors(request.checkpoint), place, request);
-  result.what = "every tensor under its flat name";
-  return result;
-}
-
-ExportResult export_weights(const ExportRequest& request, const std::string& place) {
-  ExportResult result = write(stripped(exported_weights(request), request), place, request);
-  result.what = "the weights";
-  if (request.base.empty()) return result;
-  fs::copy_file(request.base + "/config.json", place + "/config.json");
-  models::copy_companions(request.base, place);
-  return result;
-}
-
-namespace {
-
-namespace fs = std::filesystem;
-using models::ModelConfig;
-using models::SavedTensor;
 
 class ModelExport {
  public:
@@ -232,23 +191,10 @@ class ModelExport {
   models::SaveOptions options_;
 };
 
-}  // namespace
-
-ExportResult export_model(const ExportRequest& request, const UsedModel& model,
-                          const std::string& place) {
-  return ModelExport(request, model, place).run();
-}
-
-namespace {
-
-namespace fs = std::filesystem;
-using models::ModelConfig;
-
 // "facebook/opt-1.3b" when the folder's configuration says so; a path of some machine does not.
 std::string hub_name(const std::string& folder) {
   const std::string file = folder + "/config.json";
-  std::error_code ignored;
-  if (folder.empty() || !fs::exists(file, ignored)) return "";
+  if (folder.empty() || !path_exists(file)) return "";
   const auto config = parse_json(read_text(file, 1 << 24), file);
   const auto found = config.find("_name_or_path");
   if (found == config.end() || !found->is_string()) return "";
@@ -271,6 +217,16 @@ std::string library(const ModelCard& card) {
   return card.model || !card.base.empty() ? "transformers" : "safetensors";
 }
 
+// The class of transformers that loads the folder.
+std::string auto_class(const ModelCard& card) {
+  const std::string folder = card.model ? card.model->config.lm : card.base;
+  const auto config = models::lm_config(folder);
+  const auto type = config.find("model_type");
+  const models::ModelFamily* family =
+      type != config.end() && type->is_string() ? models::find_family(*type) : nullptr;
+  return family ? family->auto_class : "AutoModelForCausalLM";
+}
+
 std::string usage(const ModelCard& card) {
   if (card.adapters)
     return "from peft import AutoPeftModelForCausalLM\n\n"
@@ -284,14 +240,52 @@ std::string usage(const ModelCard& card) {
                  "open_flamingo.create_model_and_transforms(...)\n"
                  "model.load_state_dict(load_file(\"model.safetensors\"), strict=False)\n";
   if (library(card) == "transformers" && !card.trained_part)
-    return "from transformers import AutoModelForCausalLM\n\n"
-           "model = AutoModelForCausalLM.from_pretrained(\"" +
-           card.name + "\")\n";
+    return str("from transformers import ", auto_class(card), "\n\nmodel = ", auto_class(card),
+               ".from_pretrained(\"", card.name, "\")\n");
   return "from safetensors.torch import load_file\n\n"
          "state = load_file(\"model.safetensors\")\n";
 }
 
 }  // namespace
+
+bool ExportRequest::to_file() const {
+  return out.ends_with(".safetensors") || out.ends_with(".pt") || out.ends_with(".pth");
+}
+
+std::shared_ptr<const TensorSource> exported_weights(const ExportRequest& request) {
+  const std::shared_ptr<const TensorSource> source = open_tensors(request.checkpoint);
+  auto weights = models::unwrapped(source, request.checkpoint);
+  if (!request.ema) return weights;
+  Renames averages = names_below(*source, kAverages);
+  if (averages.empty()) averages = names_below(*source, "ema_state_dict.");  // of a file
+  require<CheckpointError>(
+      !averages.empty(), "'", request.checkpoint,
+      "' has no averages of weights (ema): train with train.ema.decay, or leave "
+      "out --ema");
+  warn_of_missing_averages(request.checkpoint);
+  return std::make_shared<MergedSource>(std::vector<std::shared_ptr<const TensorSource>>{
+      std::make_shared<RenamedSource>(source, averages), weights});
+}
+
+ExportResult export_raw(const ExportRequest& request, const std::string& place) {
+  ExportResult result = write(open_tensors(request.checkpoint), place, request);
+  result.what = "every tensor under its flat name";
+  return result;
+}
+
+ExportResult export_weights(const ExportRequest& request, const std::string& place) {
+  ExportResult result = write(stripped(exported_weights(request), request), place, request);
+  result.what = "the weights";
+  if (request.base.empty()) return result;
+  fs::copy_file(request.base + "/config.json", place + "/config.json");
+  models::copy_companions(request.base, place);
+  return result;
+}
+
+ExportResult export_model(const ExportRequest& request, const UsedModel& model,
+                          const std::string& place) {
+  return ModelExport(request, model, place).run();
+}
 
 std::string model_card(const ModelCard& card) {
   const std::string base = hub_name(card.model ? card.model->config.lm : card.base);

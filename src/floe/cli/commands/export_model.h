@@ -1,5 +1,4 @@
-// A model as a whole in the layouts that other systems load: what its checkpoint has, and
-// the rest from the files that its configuration names.
+// What `floe export` writes.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,6 @@
 namespace floe::cli {
 
 // What `floe export` was asked for.
-
 struct ExportRequest {
   std::string source;      // what was named: a run, a checkpoint, an exported folder, a YAML
   std::string checkpoint;  // a file or a directory; empty: the model has no weights but its files'
@@ -45,8 +43,6 @@ struct ExportResult {
 // CheckpointError when it has no averages.
 std::shared_ptr<const TensorSource> exported_weights(const ExportRequest& request);
 
-// Tensors of a checkpoint as they are: no model is needed.
-
 // --raw: every tensor under its flat name. `place`: the file, or the folder to be filled.
 ExportResult export_raw(const ExportRequest& request, const std::string& place);
 
@@ -54,14 +50,14 @@ ExportResult export_raw(const ExportRequest& request, const std::string& place);
 // tokenizer of request.base, if there is one.
 ExportResult export_weights(const ExportRequest& request, const std::string& place);
 
-// `place`: the file, or the folder to be filled. A language model becomes a Hugging Face folder, its
+// A model as a whole in the layouts that other systems load: what its checkpoint has, and the rest from
+// the files that its configuration names. A language model becomes a Hugging Face folder, its
 // adapters merged, or a PEFT folder of the adapters alone; a Flamingo the whole state dict of
 // OpenFlamingo, or what OpenFlamingo keeps of it (trainable_only).
 ExportResult export_model(const ExportRequest& request, const UsedModel& model,
                           const std::string& place);
 
 // README.md of an exported folder, as the Hugging Face hub shows it.
-
 struct ModelCard {
   std::string name;  // of the folder
   ExportResult exported;

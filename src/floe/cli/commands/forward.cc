@@ -5,6 +5,8 @@
 #include "floe/cli/loaded_model.h"
 #include "floe/io/safetensors/safetensors.h"
 #include "floe/io/tensors/open_tensors.h"
+#include "floe/models/decoders/decoder.h"
+#include "floe/models/weights/file_layouts.h"
 #include "floe/nn/load.h"
 
 namespace floe::cli {
@@ -59,13 +61,14 @@ at::Tensor read(const TensorSource& inputs, const std::string& name) {
 
 // Gradients under OpenFlamingo's names.
 void add_gradients(LoadedModel& loaded, Outputs& outputs) {
-  const auto& embedding = loaded.built.model->decoder().embedding();
+  const models::Decoder* decoder = loaded.built.model->decoder();
   for (const auto& parameter : nn::named_parameters(*loaded.built.module)) {
     if (!parameter.tensor.requires_grad()) continue;
     const at::Tensor gradient = parameter.tensor.grad().defined()
                                     ? parameter.tensor.grad()
                                     : at::zeros_like(parameter.tensor);
-    if (parameter.tensor.is_same(embedding->rows())) {
+    if (models::is_rows(parameter.name)) {
+      const auto& embedding = decoder->embedding();
       const std::string table = parameter.name.substr(0, parameter.name.size() - 4) + "weight";
       const at::Tensor rows =
           at::tensor(embedding->trained_rows(), at::kLong).to(gradient.device());
@@ -121,9 +124,10 @@ Exit run(const Args& args) {
   PackedBatch batch =
       models::from_rows(ids, mask, labels, with_images ? images : at::Tensor(), !packed);
   // transformers gives padded places the position before the first.
-  if (batch.attended.defined() && model.decoder().spec().positions == models::Positions::learned)
+  const models::ModelInfo& info = model.info();
+  if (batch.attended.defined() && info.position_rows > 0 && info.causal)
     batch.positions.masked_fill_(batch.attended.logical_not(), -1)
-        .clamp_min_(-model.decoder().spec().position_offset);
+        .clamp_min_(-info.position_offset);
 
   models::InputOptions how;
   how.device = loaded.device;

@@ -12,7 +12,6 @@
 
 #include "floe/cli/loaded_model.h"
 #include "floe/cli/options.h"
-#include "floe/cli/stop_signals.h"
 #include "floe/image/transform.h"
 #include "floe/io/file/file.h"
 #include "floe/io/file/json_text.h"
@@ -21,20 +20,7 @@
 #include "floe/models/flamingo/flamingo.h"
 
 namespace floe::cli {
-
 namespace {
-
-// The prompts of `floe generate`: ids or text, images from a file of tensors or from pictures.
-
-// "1,2,3" → ids; throws ConfigError that names the option.
-std::vector<std::int64_t> parse_ids(const std::string& text, const std::string& option);
-
-// Throws ConfigError for options of prompts that are missing or do not go together.
-void require_prompts(const Options& options);
-
-// By --ids and --images, or by --prompt and --image; --pad-id names what to leave out at the start of
-// --ids. Throws ConfigError for what does not go together and DataError for files.
-std::vector<models::Prompt> read_prompts(const Options& options, const LoadedModel& loaded);
 
 constexpr std::int64_t kMostImageBytes = std::int64_t{1} << 30;
 
@@ -55,7 +41,7 @@ at::Tensor read_picture(const std::string& path, std::int64_t side) {
 }
 
 // Row r of the file belongs to prompt r.
-void add_tensor_images(const std::string& path, std::vector<models::Prompt>& prompts) {
+void add_tensor_images(const std::string& path, std::vector<generation::Prompt>& prompts) {
   const at::Tensor images = read_image_tensors(*open_tensors(path), path);
   require<DataError>(images.defined(), path, ": needs 'vision_x' (float) or 'vision_x_i8'");
   const auto rows = static_cast<std::int64_t>(prompts.size());
@@ -68,13 +54,13 @@ void add_tensor_images(const std::string& path, std::vector<models::Prompt>& pro
 
 // One prompt gets all pictures; several get one for each of their <image>, in order.
 void add_pictures(const std::vector<std::string>& paths, const LoadedModel& loaded,
-                  std::vector<models::Prompt>& prompts) {
+                  std::vector<generation::Prompt>& prompts) {
   const models::LanguageModel& model = *loaded.built.model;
   require<ConfigError>(model.media_token() >= 0 || paths.empty(),
                        "generate: --image has no use, the model takes no images");
   if (paths.empty()) return;
   std::vector<std::size_t> counts;
-  for (const models::Prompt& prompt : prompts)
+  for (const generation::Prompt& prompt : prompts)
     counts.push_back(static_cast<std::size_t>(
         std::count(prompt.ids.begin(), prompt.ids.end(), model.media_token())));
   if (prompts.size() == 1) counts = {paths.size()};
@@ -92,6 +78,7 @@ void add_pictures(const std::vector<std::string>& paths, const LoadedModel& load
   }
 }
 
+// "1,2,3" → ids; throws ConfigError that names the option.
 std::vector<std::int64_t> parse_ids(const std::string& text, const std::string& option) {
   std::vector<std::int64_t> ids;
   const char* at = text.data();
@@ -114,6 +101,7 @@ std::vector<std::int64_t> parse_ids(const std::string& text, const std::string& 
   }
 }
 
+// Throws ConfigError for options of prompts that are missing or do not go together.
 void require_prompts(const Options& options) {
   const auto rows = options.values("--ids"), texts = options.values("--prompt");
   require<ConfigError>(rows.empty() != texts.empty(), "generate: give either --ids or --prompt, ",
@@ -127,9 +115,11 @@ void require_prompts(const Options& options) {
                        "generate: --pad-id has no use with --prompt, whose tokens have no padding");
 }
 
-std::vector<models::Prompt> read_prompts(const Options& options, const LoadedModel& loaded) {
+// By --ids and --images, or by --prompt and --image; --pad-id names what to leave out at the start of
+// --ids. Throws ConfigError for what does not go together and DataError for files.
+std::vector<generation::Prompt> read_prompts(const Options& options, const LoadedModel& loaded) {
   const auto rows = options.values("--ids"), texts = options.values("--prompt");
-  std::vector<models::Prompt> prompts;
+  std::vector<generation::Prompt> prompts;
   const std::int64_t padding = options.integer("--pad-id", -1, 0, INT64_MAX);
   for (const std::string& row : rows) {
     std::vector<std::int64_t> ids = parse_ids(row, "--ids");
@@ -150,10 +140,6 @@ std::vector<models::Prompt> read_prompts(const Options& options, const LoadedMod
     add_pictures(options.values("--image"), loaded, prompts);
   return prompts;
 }
-
-}  // namespace
-
-namespace {
 
 constexpr std::string_view kHelp =
     R"(usage: floe generate MODEL [key=value] --prompt TEXT [--image FILE ...] [options]
@@ -226,17 +212,17 @@ const std::vector<OptionSpec> kOptions{{"--prompt", true, true},
 
 constexpr std::int64_t kMost = 1'000'000'000;
 
-models::EarlyStopping early_stopping(const Options& options) {
+generation::EarlyStopping early_stopping(const Options& options) {
   const std::string when = options.value("--early-stopping").value_or("false");
-  if (when == "true") return models::EarlyStopping::yes;
-  if (when == "never") return models::EarlyStopping::never;
+  if (when == "true") return generation::EarlyStopping::yes;
+  if (when == "never") return generation::EarlyStopping::never;
   require<ConfigError>(when == "false", "generate: --early-stopping is '", when,
                        "', but must be true, false or never");
-  return models::EarlyStopping::no;
+  return generation::EarlyStopping::no;
 }
 
-models::GenerateOptions read_options(const Options& options) {
-  models::GenerateOptions how;
+generation::GenerateOptions read_options(const Options& options) {
+  generation::GenerateOptions how;
   how.max_new_tokens = options.integer("--max-new-tokens", how.max_new_tokens, 1, kMost);
   how.min_new_tokens = options.integer("--min-new-tokens", how.min_new_tokens, 0, kMost);
   how.num_beams = options.integer("--num-beams", how.num_beams, 1, 10'000);
@@ -303,12 +289,12 @@ std::string text_of(const token::Tokenizer& tokenizer, const std::vector<std::in
   return tokenizer.decode(std::vector<std::int32_t>(ids.begin(), ids.end()), /*skip_special=*/true);
 }
 
-void print_json(const std::vector<models::Generated>& generated,
-                const std::vector<models::Prompt>& prompts, const token::Tokenizer* tokenizer) {
+void print_json(const std::vector<generation::Generated>& generated,
+                const std::vector<generation::Prompt>& prompts, const token::Tokenizer* tokenizer) {
   nlohmann::ordered_json out;
   for (const char* key : {"ids", "sequences", "prompt", "scores"})
     out[key] = nlohmann::ordered_json::array();
-  for (const models::Generated& result : generated) {
+  for (const generation::Generated& result : generated) {
     std::vector<std::int64_t> whole = prompts[result.prompt].ids;
     whole.insert(whole.end(), result.ids.begin(), result.ids.end());
     out["ids"].push_back(result.ids);
@@ -329,26 +315,27 @@ Exit run(const Args& args) {
       "generate: expected one model (a run folder, a checkpoint, an exported folder "
       "or a YAML), got ",
       words.paths.size(), "; 'floe generate --help' shows the options");
-  models::GenerateOptions how = read_options(options);
+  generation::GenerateOptions how = read_options(options);
   require_prompts(options);
   const LoadedModel loaded = load_model("generate", words.paths[0], words.changes, options);
+  generation::require_decoder(*loaded.built.model);
   const FileDefaults defaults = file_defaults(loaded.config.lm);
   how.eos = end_tokens(options, loaded, defaults);
   const nlohmann::json use_cache = defaults.values.value("use_cache", nlohmann::json());
   how.images_of_whole_text = use_cache.is_boolean() && !use_cache.get<bool>();
-  const std::vector<models::Prompt> prompts = read_prompts(options, loaded);
+  const std::vector<generation::Prompt> prompts = read_prompts(options, loaded);
   const std::atomic<bool>& stop_requested = stop_on_signals();
   how.on_step = [&](std::int64_t num_new) {
     require(!stop_requested, "generate: stopped by a signal after ", num_new, " of at most ",
             how.max_new_tokens, " tokens");
   };
   const auto generated =
-      models::generate(*loaded.built.model, prompts, how, loaded.device, loaded.dtype);
+      generation::generate(*loaded.built.model, prompts, how, loaded.device, loaded.dtype);
   const token::Tokenizer* tokenizer = loaded.built.tokenizer.get();
   if (options.has("--json")) {
     print_json(generated, prompts, tokenizer);
   } else {
-    for (const models::Generated& result : generated)
+    for (const generation::Generated& result : generated)
       std::cout << (tokenizer ? text_of(*tokenizer, result.ids) : join(result.ids, ",")) << "\n";
   }
   return Exit::done;

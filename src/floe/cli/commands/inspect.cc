@@ -13,6 +13,8 @@
 #include "floe/cli/options.h"
 #include "floe/cli/used_model.h"
 #include "floe/data/shards/shard_list.h"
+#include "floe/data/sources/laion.h"
+#include "floe/data/sources/mmc4.h"
 #include "floe/image/image.h"
 #include "floe/inspect/report.h"
 #include "floe/inspect/sheet.h"
@@ -37,7 +39,8 @@ Shards are files, folders of tars, patterns ('laion/{00000..00127}.tar', 'mmc4/*
 (@FILE), s3:// or pipe: commands. They are read in order, without shuffling and without coins, by
 the rules of training.
 
-  --source NAME             laion or mmc4; guessed from the first sample when not given
+  --source NAME             laion, mmc4, text or another block of data:; guessed from the first
+                            sample when not given
   --tokenizer DIR           Hugging Face folder; without it texts are not turned into ids
   --rules NAME              openflamingo (default) or corrected
   --max-tokens N            cut texts to N tokens (laion 32, mmc4 256)
@@ -85,20 +88,24 @@ std::optional<Choice> choice(const Options& options, const std::string& name,
   return chosen->second;
 }
 
-data::InspectOptions inspect_options(const Options& options) {
+inspect::InspectOptions inspect_options(const Options& options) {
   constexpr std::int64_t kMost = 1'000'000'000;
-  data::InspectOptions chosen;
-  chosen.source = choice<data::Source>(
-      options, "--source", {{"laion", data::Source::laion}, {"mmc4", data::Source::mmc4}});
-  chosen.rules = choice<data::Rules>(options, "--rules",
-                                     {{"openflamingo", data::Rules::openflamingo},
-                                      {"corrected", data::Rules::corrected}})
-                     .value_or(chosen.rules);
+  inspect::InspectOptions chosen;
+  std::map<std::string, const data::DataSource*> sources;
+  for (const auto& source : data::data_sources()) sources[source->id()] = source.get();
+  chosen.source = choice(options, "--source", sources).value_or(nullptr);
+  chosen.data.rules = choice<data::Rules>(options, "--rules",
+                                          {{"openflamingo", data::Rules::openflamingo},
+                                           {"corrected", data::Rules::corrected}})
+                          .value_or(chosen.data.rules);
   chosen.tokenizer = options.value("--tokenizer").value_or("");
-  if (options.has("--max-tokens")) chosen.max_tokens = options.integer("--max-tokens", 0, 1, kMost);
-  chosen.text_sim_threshold = options.number("--text-sim-threshold", chosen.text_sim_threshold);
-  chosen.min_images = options.integer("--min-images", chosen.min_images, 0, kMost);
-  chosen.max_images = options.integer("--max-images", chosen.max_images, 1, kMost);
+  auto& laion = chosen.data.block<data::LaionConfig>().emplace();
+  auto& mmc4 = chosen.data.block<data::Mmc4Config>().emplace();
+  laion.max_tokens = options.integer("--max-tokens", laion.max_tokens, 1, kMost);
+  mmc4.max_tokens = options.integer("--max-tokens", mmc4.max_tokens, 1, kMost);
+  mmc4.text_sim_threshold = options.number("--text-sim-threshold", mmc4.text_sim_threshold);
+  mmc4.min_images = options.integer("--min-images", mmc4.min_images, 0, kMost);
+  mmc4.max_images = options.integer("--max-images", mmc4.max_images, 1, kMost);
   if (options.has("--limit")) chosen.limit = options.integer("--limit", 0, 1, kMost);
   Args lists;
   for (const auto& path : split_words(options.words()).paths) lists.push_back(as_shards(path));
@@ -129,16 +136,17 @@ void inspect_shards(const Options& options) {
   for (const char* name : {"--samples", "--html", "--png"})
     require<ConfigError>(!options.has(name) || options.has("--tokenizer"), "inspect: ", name,
                          " needs --tokenizer DIR, the tokenizer that training would use");
-  data::Inspection inspection(inspect_options(options));
+  inspect::Inspection inspection(inspect_options(options));
   const auto html = options.value("--html"), png = options.value("--png");
   const bool lines = options.has("--samples"), json = options.has("--json");
   constexpr std::int64_t kCards = 60;
-  data::ContactSheet sheet(static_cast<std::size_t>(inspection.options().limit.value_or(kCards)));
-  data::CropGrid grid(inspection.crop_size());
-  data::InspectReport report;
+  inspect::ContactSheet sheet(
+      static_cast<std::size_t>(inspection.options().limit.value_or(kCards)));
+  inspect::CropGrid grid(inspection.crop_size());
+  inspect::InspectReport report;
   inspection.run([&](const data::RawSample& raw, const data::Outcome& outcome) {
     if (lines && json)
-      std::cout << data::json_line(outcome) << "\n";
+      std::cout << inspect::json_line(outcome) << "\n";
     else if (lines)
       print_line(outcome);
     else

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +18,7 @@
 #include "floe/core/error.h"
 #include "floe/core/str.h"
 #include "floe/io/dcp/dcp.h"
+#include "floe/io/file/file.h"
 #include "floe/io/safetensors/safetensors.h"
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/io/torch_file/torch_file.h"
@@ -27,25 +27,16 @@
 #include "floe/observe/report/logged_run.h"
 
 namespace floe::cli {
-
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-template <class E>
-std::string word(E value) {
-  for (const auto& [name, known] : enum_names(E{}))
-    if (known == value) return std::string(name);
-  return "";
-}
 
 void add_manifest(const checkpoint::Manifest& manifest, ordered_json& facts) {
   facts["written_by"] = "floe";
   facts["step"] = manifest.step;
   facts["world_size"] = manifest.world_size;
-  facts["layout"] = word(manifest.layout);
-  facts["content"] = word(manifest.content);
+  facts["layout"] = config::enum_name(manifest.layout);
+  facts["content"] = config::enum_name(manifest.content);
   facts["emergency"] = manifest.emergency;
   for (const auto& set : manifest.sets) {
     if (set.active) facts["phase"] = set.name;
@@ -123,6 +114,53 @@ void read_everything(const TensorSource& source) {
   }
 }
 
+// Somebody may have kept nothing but the checkpoints.
+bool has_records(const std::string& run_folder) {
+  return path_exists(run_folder + "/metrics.jsonl");
+}
+
+void add_records(const report::LoggedRun& run, ordered_json& facts) {
+  facts["step"] = run.last_step;
+  std::int64_t planned = 0;  // unknown when the run counts epochs
+  if (const std::string* text = run.setting("train.steps"))
+    std::from_chars(text->data(), text->data() + text->size(), planned);
+  if (planned > 0) facts["planned_steps"] = planned;
+  for (const report::NamedSeries& named : run.series)
+    if (report::is_loss(named.name) && std::isfinite(named.series.last()))
+      facts["metrics"][named.name] = named.series.last();
+}
+
+struct Total {
+  std::int64_t tensors = 0, numel = 0, bytes = 0;
+  void add(const TensorInfo& tensor) {
+    ++tensors;
+    numel += tensor.numel();
+    bytes += tensor.bytes();
+  }
+};
+
+Metadata metadata_of(const TensorSource& source) {
+  const auto* file = dynamic_cast<const SafetensorsFile*>(&source);
+  return file ? file->metadata() : Metadata{};
+}
+
+std::string totals_of(const std::string& path, const TensorSource& source) {
+  Total all;
+  std::map<std::string_view, Total> by_dtype;
+  for (const auto& name : source.names()) {
+    const TensorInfo& tensor = source.get(name);
+    all.add(tensor);
+    by_dtype[name_of(tensor.dtype)].add(tensor);
+  }
+  std::ostringstream out;
+  out << path << ": " << all.tensors << " tensors, " << format_count(all.numel) << " numbers, "
+      << format_bytes(all.bytes);
+  for (const auto& [dtype, total] : by_dtype)
+    out << "; " << dtype << ": " << total.tensors << " tensors, " << format_bytes(total.bytes);
+  out << "\n";
+  return out.str();
+}
+
 }  // namespace
 
 ordered_json checkpoint_facts(const std::string& path, bool verify) {
@@ -130,8 +168,7 @@ ordered_json checkpoint_facts(const std::string& path, bool verify) {
   const auto source = open_tensors(path);
   const auto* directory = dynamic_cast<const DcpDirectory*>(source.get());
   const std::string manifest_path = checkpoint::manifest_path(path);
-  std::error_code ignored;
-  const bool own = fs::exists(manifest_path, ignored);
+  const bool own = path_exists(manifest_path);
   const bool is_file = dynamic_cast<const TorchFile*>(source.get()) != nullptr;
   const bool training_state = directory || own || (is_file && !weights_prefix(*source).empty());
   require<ConfigError>(training_state || !verify, "inspect: --verify is for checkpoints, but '",
@@ -210,14 +247,10 @@ nlohmann::ordered_json model_facts(const UsedModel& used) {
   const models::BuiltModel built = build(used);
   if (!used.trained.empty()) nn::set_trainable(*built.module, used.trained);
   const auto* flamingo = dynamic_cast<const models::Flamingo*>(built.model);
-  const models::DecoderSpec& lm = built.model->decoder().spec();
-  nlohmann::ordered_json facts{{"model", flamingo ? "flamingo" : "causal_lm"},
-                               {"from", used.origin},
-                               {"lm", used.config.lm},
-                               {"family", lm.family},
-                               {"layers", lm.layers},
-                               {"width", lm.dim},
-                               {"vocabulary", lm.vocab}};
+  const models::ModelInfo& lm = built.model->info();
+  nlohmann::ordered_json facts{
+      {"model", lm.kind},    {"from", used.origin}, {"lm", used.config.lm},  {"family", lm.family},
+      {"layers", lm.layers}, {"width", lm.dim},     {"vocabulary", lm.vocab}};
   if (flamingo) {
     facts["vision"] = used.config.vision;
     facts["image_size"] = flamingo->spec().vision.image_size;
@@ -241,73 +274,15 @@ nlohmann::ordered_json model_facts(const UsedModel& used) {
   return facts;
 }
 
-namespace {
-
-using nlohmann::ordered_json;
-
-// Somebody may have kept nothing but the checkpoints.
-bool has_records(const std::string& run_folder) {
-  std::error_code ignored;
-  return std::filesystem::exists(std::filesystem::path(run_folder) / "metrics.jsonl", ignored);
-}
-
-void add_records(const report::RunFolder& run, ordered_json& facts) {
-  facts["step"] = run.last_step;
-  std::int64_t planned = 0;  // unknown when the run counts epochs
-  if (const std::string* text = run.setting("train.steps"))
-    std::from_chars(text->data(), text->data() + text->size(), planned);
-  if (planned > 0) facts["planned_steps"] = planned;
-  for (const report::NamedSeries& named : run.series)
-    if (report::is_loss(named.name) && std::isfinite(named.series.last()))
-      facts["metrics"][named.name] = named.series.last();
-}
-
-}  // namespace
-
 ordered_json run_facts(const std::string& run_folder) {
   ordered_json facts{{"run", run_folder}};
-  if (has_records(run_folder)) add_records(report::read_run_folder(run_folder), facts);
+  if (has_records(run_folder)) add_records(report::read_logged_run(run_folder), facts);
   facts["checkpoints"] = ordered_json::array();
   for (const auto& listed :
        checkpoint::list_checkpoints(checkpoint::checkpoints_folder(run_folder)))
     facts["checkpoints"].push_back(listed.name);
   return facts;
 }
-
-namespace {
-
-struct Total {
-  std::int64_t tensors = 0, numel = 0, bytes = 0;
-  void add(const TensorInfo& tensor) {
-    ++tensors;
-    numel += tensor.numel();
-    bytes += tensor.bytes();
-  }
-};
-
-Metadata metadata_of(const TensorSource& source) {
-  const auto* file = dynamic_cast<const SafetensorsFile*>(&source);
-  return file ? file->metadata() : Metadata{};
-}
-
-std::string totals_of(const std::string& path, const TensorSource& source) {
-  Total all;
-  std::map<std::string_view, Total> by_dtype;
-  for (const auto& name : source.names()) {
-    const TensorInfo& tensor = source.get(name);
-    all.add(tensor);
-    by_dtype[name_of(tensor.dtype)].add(tensor);
-  }
-  std::ostringstream out;
-  out << path << ": " << all.tensors << " tensors, " << format_count(all.numel) << " numbers, "
-      << format_bytes(all.bytes);
-  for (const auto& [dtype, total] : by_dtype)
-    out << "; " << dtype << ": " << total.tensors << " tensors, " << format_bytes(total.bytes);
-  out << "\n";
-  return out.str();
-}
-
-}  // namespace
 
 std::string tensors_text(const std::string& path) {
   const auto source = open_tensors(path);

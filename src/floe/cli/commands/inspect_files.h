@@ -1,4 +1,5 @@
-// Checkpoints in words, or as JSON: what stands beside the tensors, and whether all is well.
+// What `floe inspect` says of checkpoints, models, runs and files of tensors: facts as JSON, and those as
+// text.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,21 +17,16 @@ namespace floe::cli {
 // and ConfigError for what is no checkpoint.
 nlohmann::ordered_json checkpoint_facts(const std::string& path, bool verify);
 
+// Those of the functions here, one or more lines for each.
 std::string facts_text(const nlohmann::ordered_json& facts);
 
-// Models in words: what a YAML describes.
-
-// The kind of model, its files and sizes, what trains, and what is in no file. For facts_text(). Reads
+// The model that a YAML describes: the kind of model, its files and sizes, what trains, and what is in no file. For facts_text(). Reads
 // headers only.
 nlohmann::ordered_json model_facts(const UsedModel& used);
 
-// Run folders: how far the run came, and its checkpoints.
-
-// `run`, the folder; `step`, `planned_steps` and `metrics` (the last losses) as far as the run's files
+// How far a run came, and its checkpoints. `run`, the folder; `step`, `planned_steps` and `metrics` (the last losses) as far as the run's files
 // tell them; `checkpoints`, names, newest first. For facts_text().
 nlohmann::ordered_json run_facts(const std::string& run_folder);
-
-// Files of tensors in words, or as JSON.
 
 // Metadata, then each tensor: name, dtype, shape, size; and totals.
 std::string tensors_text(const std::string& path);

@@ -1,4 +1,3 @@
-#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -6,6 +5,7 @@
 #include "floe/cli/options.h"
 #include "floe/cli/used_model.h"
 #include "floe/config/codec.h"
+#include "floe/io/file/file.h"
 #include "floe/plan/report.h"
 
 namespace floe::cli {
@@ -60,12 +60,10 @@ config::Layers layers_for(const Args& arguments) {
   if (words.paths.size() != 1 || kind_of(words.paths[0]) == PathKind::nothing)
     return config::layers_from_arguments(arguments, own_configs());
   Located located = locate("plan", words.paths[0], Wanted::config);
-  std::error_code ignored;
-  if (located.kind == PathKind::run &&
-      std::filesystem::exists(located.path + "/config.yaml", ignored))
+  const bool configured = path_exists(located.path + "/config.yaml");
+  if (located.kind == PathKind::run && configured)
     located.checkpoint.clear();  // a plan is of the next start, whatever was saved
-  require<ConfigError>(located.kind != PathKind::run || !located.checkpoint.empty() ||
-                           std::filesystem::exists(located.path + "/config.yaml", ignored),
+  require<ConfigError>(located.kind != PathKind::run || !located.checkpoint.empty() || configured,
                        "plan: the run '", located.path,
                        "' has neither a config.yaml nor a checkpoint that says what it trained");
   const auto layers = layers_of(located, words.changes);

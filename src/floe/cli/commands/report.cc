@@ -16,7 +16,7 @@ Exit run(const Args& args) {
                        "report takes the folder of one run: floe report RUN [--output FILE]");
   const std::filesystem::path folder = options.words().front();
   const std::string output = options.value("--output").value_or((folder / "report.html").string());
-  write_file_atomically(output, report::report_html(report::read_run_folder(folder.string())));
+  write_file_atomically(output, report::report_html(report::read_logged_run(folder.string())));
   std::cout << output << "\n";
   return Exit::done;
 }

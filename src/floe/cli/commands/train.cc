@@ -1,14 +1,16 @@
+#include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 
 #include "floe/cli/command.h"
 #include "floe/cli/options.h"
-#include "floe/cli/stop_signals.h"
 #include "floe/comm/world.h"
 #include "floe/config/codec.h"
 #include "floe/core/log.h"
 #include "floe/launch/launch.h"
 #include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/train/run_signals.h"
 #include "floe/train/setup/parallelize.h"
 #include "floe/train/trainer.h"
 
@@ -52,6 +54,44 @@ const std::string& help() {
   static const std::string page =
       std::string(kUsage) + config::help_text(config::fields_of<train::RunConfig>());
   return page;
+}
+
+train::RunSignals of_a_run;
+std::atomic<std::int64_t> interrupted_ns{0};  // by the first Ctrl-C; 0: not yet
+constexpr std::int64_t kSamePress = 500'000'000;
+
+void handle(int number) {
+  if (number == SIGUSR1) {
+    of_a_run.save = true;
+    return;
+  }
+  of_a_run.ask_to_stop();
+  if (number != SIGINT) return;
+  const std::int64_t now = train::RunSignals::now_ns();
+  if (interrupted_ns == 0) {
+    interrupted_ns = now;
+  } else if (now - interrupted_ns >= kSamePress) {
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT);
+  }
+}
+
+// What signals ask of a run from now on. Ctrl-C, SIGTERM and SIGHUP stop it after the step under way,
+// with a checkpoint; SIGUSR1 lets it save and go on; SIGPIPE (nobody reads its output any more) is
+// nothing. Schedulers and launchers send SIGTERM to everybody, and to some twice: repeats change
+// nothing. A person's second Ctrl-C, half a second or more after the first, ends the process at once.
+// What nohup and the like ignore stays ignored.
+train::RunSignals& signals_of_a_run() {
+  struct sigaction action {};
+  action.sa_handler = handle;
+  action.sa_flags = SA_RESTART;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+    struct sigaction now {};
+    sigaction(number, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
+  }
+  std::signal(SIGPIPE, SIG_IGN);
+  return of_a_run;
 }
 
 // A launcher that kills the ranks before they are done saving.
