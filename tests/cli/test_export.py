@@ -1,4 +1,4 @@
-"""`floe export` with torch, transformers, peft and OpenFlamingo's files as judges."""
+"""`floe export` with torch, transformers, peft and OpenFlamingo's files as references."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-// What needs no judge: digests, equality of kernels, encoders, sizes, reasons of refusal.
+// What needs no reference: digests, equality of kernels, encoders, sizes, reasons of refusal.
 #include "floe/image/image.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// For the judges in Python and bench/image.py:
+// For the references in Python and bench/image.py:
 //   image_tool isas                          the instruction sets that this machine has, one per line
 //   image_tool look LIST [ISA] [SIZE]        one JSON line per file named in LIST: what decode, crop
 //                                            and normalise make of it, as SHA-256; FILE.rgb is raw:

@@ -1,4 +1,4 @@
-// For test_decode_judge.py: JPEG files that Pillow cannot write.
+// For test_decode_reference.py: JPEG files that Pillow cannot write.
 //   jpeg_maker IN.raw WIDTH HEIGHT OUT.jpg OPTION...
 // IN.raw has WIDTH x HEIGHT pixels of one, three or four bytes. Options:
 //   space=gray|rgb|ycc|cmyk|ycck   what the file holds

@@ -1,4 +1,4 @@
-// For test_tar_judge.py:
+// For test_tar_reference.py:
 //   tar_tool list PLACE...    one JSON line per member: name (as hexadecimal), size, SHA-256,
 //                             position; then {"end": null or what went wrong} for each place
 //   tar_tool write OUT        members from standard input, lines "NAME FILE" (NAME as hexadecimal)

@@ -210,7 +210,7 @@ def sentencepiece_model(folder, **more):
 
 
 def llama_model(folder, legacy=True, **more):
-    """Only tokenizer.model: the slow tokenizer is the judge."""
+    """Only tokenizer.model: the slow tokenizer is the reference."""
     sentencepiece_model(folder, **more)
     tokenizer = LlamaTokenizer(str(folder / "tokenizer.model"), legacy=legacy)
     tokenizer.save_pretrained(folder)

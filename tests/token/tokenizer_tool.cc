@@ -1,4 +1,4 @@
-// For the judges in Python: JSON lines in, JSON lines out.
+// For the references in Python: JSON lines in, JSON lines out.
 //
 // usage: tokenizer_tool PATH [--flamingo]
 //   {"encode": "text", "special": true}  ->  [ids]

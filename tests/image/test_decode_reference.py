@@ -1,4 +1,4 @@
-"""Pillow is the judge of decoding: which files are pictures, and their bytes as RGB."""
+"""Pillow is the reference of decoding: which files are pictures, and their bytes as RGB."""
 
 import io
 import struct

@@ -1,4 +1,4 @@
-"""open_clip's evaluation transform is the judge of sizes, crops and tensors, byte for byte."""
+"""open_clip's evaluation transform is the reference of sizes, crops and tensors, byte for byte."""
 
 import hashlib
 import os
@@ -72,5 +72,5 @@ def test_other_sizes(size, isa, look):
 
 
 def test_the_processor_is_used():
-    """Where there is AVX2, it was judged above."""
+    """Where there is AVX2, it was compared above."""
     assert ("avx2" in ISAS) == ("avx2" in open("/proc/cpuinfo").read().split())

@@ -1,4 +1,4 @@
-"""webdataset and Python's tarfile are the judges of tar shards: the same members, in order, out of
+"""webdataset and Python's tarfile are the references of tar shards: the same members, in order, out of
 good, odd and damaged archives.
 
 Needs FLOE_BIN_DIR, the folder of built programs (tar_tool among them).

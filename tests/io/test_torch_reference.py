@@ -1,4 +1,4 @@
-"""torch is the judge: floe reads what torch.save and torch.jit.save write, and torch.load reads what
+"""torch is the reference: floe reads what torch.save and torch.jit.save write, and torch.load reads what
 floe writes.
 
 Needs FLOE_BIN_DIR, the folder of built programs (torch_tool and safetensors_tool among them).

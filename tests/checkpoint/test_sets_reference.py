@@ -1,4 +1,4 @@
-"""PyTorch is the judge of checkpoints with two sets: each is the state of a torch optimizer."""
+"""PyTorch is the reference of checkpoints with two sets: each is the state of a torch optimizer."""
 
 import fnmatch
 import json

@@ -1,4 +1,4 @@
-"""The safetensors package is the judge: floe reads what it writes, and it reads what floe writes.
+"""The safetensors package is the reference: floe reads what it writes, and it reads what floe writes.
 
 Needs FLOE_BIN_DIR, the folder of built programs (safetensors_tool among them).
 """

@@ -1,4 +1,4 @@
-"""PyTorch is the judge: it loads what floe saves and floe loads what it saves, bit for bit, with the
+"""PyTorch is the reference: it loads what floe saves and floe loads what it saves, bit for bit, with the
 optimizer's state."""
 
 import json

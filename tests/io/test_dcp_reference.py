@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint is the judge: floe reads what it saves, bit for bit.
+"""torch.distributed.checkpoint is the reference: floe reads what it saves, bit for bit.
 
 Needs FLOE_BIN_DIR, the folder of built programs (safetensors_tool among them), and the samples in
 tests/goldens/checkpoints.

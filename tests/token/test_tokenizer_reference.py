@@ -1,4 +1,4 @@
-"""transformers, tokenizers and sentencepiece are the judges: floe's ids and texts are theirs.
+"""transformers, tokenizers and sentencepiece are the references: floe's ids and texts are theirs.
 
 Needs FLOE_BIN_DIR, the folder of built programs (tokenizer_tool among them).
 """
@@ -27,7 +27,7 @@ def family(request, tmp_path_factory):
     return folder, AutoTokenizer.from_pretrained(folder)
 
 
-def judge(floe, theirs, texts, special=True):
+def compare(floe, theirs, texts, special=True):
     ids = [theirs(t, add_special_tokens=special)["input_ids"] for t in texts]
     same(texts, floe.encode(texts, special), ids)
     for skip in (False, True):
@@ -37,12 +37,12 @@ def judge(floe, theirs, texts, special=True):
 def test_hard_texts(family):
     folder, theirs = family
     tokens = list(theirs.get_added_vocab())[:20]
-    judge(Floe(folder), theirs, hard_texts(3000, 1, tokens))
+    compare(Floe(folder), theirs, hard_texts(3000, 1, tokens))
 
 
 def test_without_special_tokens(family):
     folder, theirs = family
-    judge(Floe(folder), theirs, hard_texts(300, 2), special=False)
+    compare(Floe(folder), theirs, hard_texts(300, 2), special=False)
 
 
 def test_size_and_roles(family):
@@ -94,7 +94,7 @@ def test_flamingo_tokens(name, request, tmp_path):
 @pytest.mark.parametrize("name", ["neox", "opt", "llama"])
 def test_golden_tokenizers(name):
     theirs = AutoTokenizer.from_pretrained(GOLDENS / name)
-    judge(Floe(GOLDENS / name), theirs, hard_texts(2000, 6))
+    compare(Floe(GOLDENS / name), theirs, hard_texts(2000, 6))
 
 
 def survives(tokenizer, text):
@@ -116,7 +116,7 @@ def test_random_tokenizers(seed, tmp_path):
     texts = hard_texts(400, seed, ["<image>", "photo", "[Day]", "É", "x y", " </s> "])
     texts = [text for text in texts if survives(theirs, text)]
     assert len(texts) >= 20
-    judge(Floe(folder), theirs, texts)
+    compare(Floe(folder), theirs, texts)
 
 
 # --------------------------------------------------------------------------------- all of Unicode
@@ -202,7 +202,7 @@ def test_vocab_and_merges(add_bos, tmp_path):
     (folder / "added_tokens.json").write_text(json.dumps({"<image>": 1500, "photo": 1501}))
     theirs = GPT2TokenizerFast.from_pretrained(folder)
     assert theirs("x")["input_ids"][0] == theirs.bos_token_id or not add_bos
-    judge(Floe(folder), theirs, hard_texts(800, 8))
+    compare(Floe(folder), theirs, hard_texts(800, 8))
     assert Floe(folder).info()["size"] == len(theirs)
 
 
@@ -212,7 +212,7 @@ def test_sentencepiece(legacy, rules, tmp_path):
     folder = families.llama_model(tmp_path, legacy=legacy, normalization_rule_name=rules, remove_extra_whitespaces=rules != "identity")
     theirs = LlamaTokenizer.from_pretrained(folder)
     texts = [t for t in hard_texts(1500, 9) if t]
-    judge(Floe(folder), theirs, texts)
+    compare(Floe(folder), theirs, texts)
     more = ["<image>", "<|endofchunk|>"]
     theirs.add_special_tokens({"additional_special_tokens": more})
     ids = [theirs(t)["input_ids"] for t in texts]
@@ -230,7 +230,7 @@ def test_sentencepiece_added_tokens(tmp_path):
         config["added_tokens_decoder"][str(1500 + number)] = {"content": content, **flags, **more}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     theirs = LlamaTokenizer.from_pretrained(folder)
-    judge(Floe(folder), theirs, [t for t in hard_texts(1000, 10, ["[L]", "[R]", "[W]", " [W] ", " [L] ", "[R] [R]"]) if t])
+    compare(Floe(folder), theirs, [t for t in hard_texts(1000, 10, ["[L]", "[R]", "[W]", " [W] ", " [L] ", "[R] [R]"]) if t])
     assert Floe(folder).info()["size"] == len(theirs)
 
 
@@ -238,7 +238,7 @@ def test_golden_sentencepiece(tmp_path):
     for name in ("tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"):
         shutil.copy(GOLDENS / "llama" / name, tmp_path)
     theirs = LlamaTokenizer.from_pretrained(tmp_path)
-    judge(Floe(tmp_path), theirs, [t for t in hard_texts(1000, 11) if t])
+    compare(Floe(tmp_path), theirs, [t for t in hard_texts(1000, 11) if t])
 
 
 def test_a_file_in_a_folder_names_the_form():
