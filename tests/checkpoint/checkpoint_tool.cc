@@ -303,7 +303,7 @@ class Run {
                          {"numel", piece.numel},
                          {"at", at}});
         data.write(
-            reinterpret_cast<const char*>(floats.const_data_ptr<float>() + piece.shard_offset),
+            reinterpret_cast<const char*>(floats.const_data_ptr<float>() + piece.slice_offset),
             piece.numel * 4);
         at += piece.numel;
       }

@@ -114,18 +114,18 @@ TEST_P(Damage, EveryWrongByteIsFoundAndNamed) {
 }
 
 TEST_P(Damage, WeightsStayAsTheyWereWhenACheckpointIsRefused) {
-  const at::Tensor before = engine_->trainable_groups()[0]->shard().clone();
-  engine_->trainable_groups()[0]->shard().add_(1);
+  const at::Tensor before = engine_->trainable_groups()[0]->slice().clone();
+  engine_->trainable_groups()[0]->slice().add_(1);
   const fs::path data = GetParam() == Layout::sharded ? saved_ / "__0_0.distcp" : saved_;
   const std::string good = read(data);
   std::string bad = good;
   bad[bad.size() - 1] = static_cast<char>(bad[bad.size() - 1] ^ 1);
   write(data, bad);
   EXPECT_NE(refusal(), "");
-  EXPECT_TRUE(engine_->trainable_groups()[0]->shard().equal(before + 1));
+  EXPECT_TRUE(engine_->trainable_groups()[0]->slice().equal(before + 1));
   write(data, good);
   EXPECT_EQ(refusal(), "");
-  EXPECT_TRUE(engine_->trainable_groups()[0]->shard().equal(before));
+  EXPECT_TRUE(engine_->trainable_groups()[0]->slice().equal(before));
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Damage,

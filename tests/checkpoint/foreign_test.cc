@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The tensor "table" in the file is the parameter norm.weight (which trains) and then norm.bias (which
-// does not); all else has its own name.
+// The tensor "table" in the file is the parameter norm.weight (which trains) and then norm.bias
+// (which does not); all else has its own name.
 class Untabled : public TensorSource {
  public:
   explicit Untabled(std::shared_ptr<const TensorSource> file) : file_(std::move(file)) {
@@ -72,7 +72,7 @@ struct Case {
   }
   void fill(double start) {
     for (std::size_t g = 0; g < engine->trainable_groups().size(); ++g) {
-      engine->trainable_groups()[g]->shard().add_(start);
+      engine->trainable_groups()[g]->slice().add_(start);
       for (const auto& slice : optimizer->state_slices(g)) slice.values.uniform_();
       optimizer->updates(g).fill_(5);
     }
@@ -116,8 +116,8 @@ TEST(Foreign, ATableOfTrainedAndFrozenParts) {
     EXPECT_EQ(restored->step, 5);
     EXPECT_EQ(restored->shared.at("epoch"), 2);
     for (std::size_t g = 0; g < saved.engine->trainable_groups().size(); ++g) {
-      EXPECT_TRUE(other.engine->trainable_groups()[g]->shard().equal(
-          saved.engine->trainable_groups()[g]->shard()));
+      EXPECT_TRUE(other.engine->trainable_groups()[g]->slice().equal(
+          saved.engine->trainable_groups()[g]->slice()));
       EXPECT_EQ(other.optimizer->updates(g).item<float>(), 5);
       for (std::size_t i = 0; i < 2; ++i)
         EXPECT_TRUE(other.optimizer->state_slices(g)[i].values.equal(

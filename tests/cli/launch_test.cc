@@ -137,7 +137,8 @@ TEST(Launch, ASecondSigintEndsRanksThatDoNotReact) {
   EXPECT_LT(r.seconds, 20);
 }
 
-// A thread of the launching process (a GPU driver has some) may be the one that gets SIGCHLD, and drop it.
+// A thread of the launching process (a GPU driver has some) may be the one that gets SIGCHLD, and
+// drop it.
 TEST(Launch, NoticesTheEndThoughAnotherThreadGetsTheSignal) {
   std::atomic<bool> over{false};
   std::thread other([&] {

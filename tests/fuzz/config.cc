@@ -1,5 +1,5 @@
-// Any text as YAML: refused with a ConfigError, or it survives writing and reading; and what binds to
-// a schema is the same configuration when it is printed and loaded again.
+// Any text as YAML: refused with a ConfigError, or it survives writing and reading; and what binds
+// to a schema is the same configuration when it is printed and loaded again.
 #include <cstdint>
 #include <cstdlib>
 

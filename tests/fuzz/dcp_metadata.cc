@@ -1,5 +1,5 @@
-// Any bytes as the .metadata of a distributed checkpoint: refused with a CheckpointError, or chunks that
-// tile their tensors and files inside of the directory.
+// Any bytes as the .metadata of a distributed checkpoint: refused with a CheckpointError, or chunks
+// that tile their tensors and files inside of the directory.
 #include <cstdint>
 #include <cstdlib>
 

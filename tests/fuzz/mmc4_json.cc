@@ -8,12 +8,12 @@
 using namespace floe;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const data::MarksOnly tokenizer;
+  static const inspect::MarksOnly tokenizer;
   static const image::Transform transform;
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   const data::RawSample raw{"shard", "key", {{"json", {bytes, bytes + size}}}};
   for (const data::Rules rules : {data::Rules::openflamingo, data::Rules::corrected}) {
-    const data::Mmc4Maker maker(tokenizer, data::MarksOnly::tokens(), transform,
+    const data::Mmc4Maker maker(tokenizer, inspect::MarksOnly::tokens(), transform,
                                 {.rules = rules, .text_sim_threshold = 0.2, .max_tokens = 64});
     const data::Outcome outcome = maker.make(raw);
     if (const auto* dropped = std::get_if<data::Dropped>(&outcome)) {

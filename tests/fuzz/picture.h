@@ -1,5 +1,5 @@
-// Any bytes behind the first ones of a picture format: refused with a DataError, or decoded to as many
-// bytes as the size says, which then go through the transform.
+// Any bytes behind the first ones of a picture format: refused with a DataError, or decoded to as
+// many bytes as the size says, which then go through the transform.
 #pragma once
 
 #include <algorithm>

@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   for (const char* name : {"config.yaml", "metrics.jsonl", "diagnostics.json", "logs/rank_0.log"})
     scratch.write(name, bytes);
-  const std::string page = floe::report::report_html(floe::report::read_run_folder(scratch.path()));
+  const std::string page = floe::report::report_html(floe::report::read_logged_run(scratch.path()));
   if (count(page, "<script") != 1 + count(page, "<svg class='chart'")) std::abort();
   if (count(page, "<script") != count(page, "</script")) std::abort();
   return 0;

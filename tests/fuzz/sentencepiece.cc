@@ -1,4 +1,5 @@
-// Any bytes as a SentencePiece model: refused with a DataError or ConfigError, or it encodes and decodes.
+// Any bytes as a SentencePiece model: refused with a DataError or ConfigError, or it encodes and
+// decodes.
 #include "floe/token/sentencepiece/sentencepiece.h"
 
 #include <sys/mman.h>

@@ -32,7 +32,8 @@ std::pair<std::vector<std::size_t>, bool> read(const std::string& path, bool pla
   }
 }
 
-// Headers with wrong checksums end an archive at once, so every input is also tried with right ones.
+// Headers with wrong checksums end an archive at once, so every input is also tried with right
+// ones.
 void mend_checksums(std::vector<std::uint8_t>& archive) {
   for (std::size_t at = 0; at + 512 <= archive.size(); at += 512) {
     if (std::memcmp(&archive[at + 257], "ustar", 5) != 0) continue;

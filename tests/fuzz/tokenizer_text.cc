@@ -1,5 +1,5 @@
-// Any bytes as text for tokenizers of every family: refused when they are no UTF-8; otherwise byte-level
-// tokenizers give the text back, and the matchers written by hand agree with PCRE2.
+// Any bytes as text for tokenizers of every family: refused when they are no UTF-8; otherwise
+// byte-level tokenizers give the text back, and the matchers written by hand agree with PCRE2.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// Any bytes as a file of torch.save: refused with a DataError, or every tensor reads, in one piece as
-// in two.
+// Any bytes as a file of torch.save: refused with a DataError, or every tensor reads, in one piece
+// as in two.
 #include <sys/mman.h>
 #include <unistd.h>
 

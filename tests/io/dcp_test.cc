@@ -1,5 +1,5 @@
-// Directories of torch.distributed.checkpoint that floe's own classes make; test_dcp_reference.py has torch
-// as the reference.
+// Directories of torch.distributed.checkpoint that floe's own classes make; test_dcp_reference.py
+// has torch as the reference.
 #include "floe/io/dcp/dcp.h"
 
 #include <gtest/gtest.h>

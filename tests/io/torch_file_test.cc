@@ -1,4 +1,5 @@
-// Files of torch.save, written and read by floe itself; test_torch_reference.py has torch as the reference.
+// Files of torch.save, written and read by floe itself; test_torch_reference.py has torch as the
+// reference.
 #include "floe/io/torch_file/torch_file.h"
 
 #include <gtest/gtest.h>

@@ -55,8 +55,8 @@ TEST(Bpe, CutsAtSpacesOnlyWhereNothingJoins) {
   EXPECT_EQ(tokens_of(make(document), "ab▁abc"), (Texts{"a", "b▁", "abc"}));
 }
 
-// Short words are scanned and long ones go through a queue; both are the plain rule: of all pairs of
-// neighbours, the one with the smallest rank, the leftmost first.
+// Short words are scanned and long ones go through a queue; both are the plain rule: of all pairs
+// of neighbours, the one with the smallest rank, the leftmost first.
 std::vector<std::string> by_the_rule(std::vector<std::string> symbols,
                                      const token::Bpe::Merges& merges) {
   for (;;) {

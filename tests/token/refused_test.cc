@@ -1,5 +1,5 @@
-// What floe cannot do, or what is broken, is refused when the tokenizer is loaded, in one sentence that
-// names the file and the component.
+// What floe cannot do, or what is broken, is refused when the tokenizer is loaded, in one sentence
+// that names the file and the component.
 #include <gtest/gtest.h>
 
 #include "floe/core/error.h"

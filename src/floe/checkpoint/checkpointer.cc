@@ -358,8 +358,8 @@ void Checkpointer::State::write_emergency_files(std::int64_t step, const nlohman
   if (const c10::Device device = world().device(); device.is_cpu()) {
     tensors = state_tensors(run, Share::held);
   } else {
-    // The stream of the computation may wait for ever, for a collective that no peer takes part in. What
-    // is still on its way from the host store is waited for by the stream that is current.
+    // The stream of the computation may wait for ever, for a collective that no peer takes part in.
+    // What is still on its way from the host store is waited for by the stream that is current.
     const c10::impl::VirtualGuardImpl accelerator(device.type());
     const c10::Stream side = accelerator.getStreamFromGlobalPool(device);
     if (updated) updated->block(side);

@@ -10,11 +10,11 @@
 //   }
 //   checkpoints.wait();
 //
-// A run's checkpoints lie in RUN/checkpoints: `step_N` (or files checkpoint_N.pt), `last` (a link to
-// the newest), `on_exception` (an emergency set, until the next good save).
+// A run's checkpoints lie in RUN/checkpoints: `step_N` (or files checkpoint_N.pt), `last` (a link
+// to the newest), `on_exception` (an emergency set, until the next good save).
 //
-// Threads: every call comes from the thread that trains. `Collective` calls come from all ranks in the
-// same order; they synchronise over the store of the world, never over its collectives.
+// Threads: every call comes from the thread that trains. `Collective` calls come from all ranks in
+// the same order; they synchronise over the store of the world, never over its collectives.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ struct FrozenBase {
   std::string digest;  // see weights_digest
 };
 
-// A digest of names, types, shapes and some bytes of every tensor: cheap for any size, and different
-// for every other model and for most other training states of the same model.
+// A digest of names, types, shapes and some bytes of every tensor: cheap for any size, and
+// different for every other model and for most other training states of the same model.
 std::string weights_digest(const TensorSource& weights);
 
 // Elements [first, first + count) of a parameter, at the end of the runs before it.
@@ -69,11 +69,11 @@ struct ForeignNames {
 };
 
 // Note [What a checkpoint holds]
-// With content: trainable a checkpoint holds everything that cannot be read again from the frozen base:
-// what some set trains, `kept`, and what the checkpoint that the run was resumed from held. So what
-// trained once stays, in all later checkpoints, also of runs in which it is frozen. A manifest lists it
-// (Manifest::kept), with content: full as well. Frozen parts are held as they are stored, which is
-// mixed_precision.param.
+// With content: trainable a checkpoint holds everything that cannot be read again from the frozen
+// base: what some set trains, `kept`, and what the checkpoint that the run was resumed from held.
+// So what trained once stays, in all later checkpoints, also of runs in which it is frozen. A
+// manifest lists it (Manifest::kept), with content: full as well. Frozen parts are held as they are
+// stored, which is mixed_precision.param.
 struct CheckpointerOptions {
   CheckpointConfig config;
   std::string run_folder;
@@ -112,13 +112,13 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // Collective, once, before the first step. "auto": the valid checkpoint of this run with the highest
-  // step, if there is one; "never": nothing; else the path of a checkpoint (step_N, a directory of
-  // PyTorch, a file) or of a run folder. Everything is validated on all ranks before anything is changed. Throws
-  // CheckpointError when a path cannot be used, or no checkpoint of this run can although there are
-  // some. The set that trained when it was saved is the active one of the engine afterwards, where this
-  // run has it too. A checkpoint of other sets gives its weights; optimizers that it does not know start
-  // anew, and the log says so.
+  // Collective, once, before the first step. "auto": the valid checkpoint of this run with the
+  // highest step, if there is one; "never": nothing; else the path of a checkpoint (step_N, a
+  // directory of PyTorch, a file) or of a run folder. Everything is validated on all ranks before
+  // anything is changed. Throws CheckpointError when a path cannot be used, or no checkpoint of
+  // this run can although there are some. The set that trained when it was saved is the active one
+  // of the engine afterwards, where this run has it too. A checkpoint of other sets gives its
+  // weights; optimizers that it does not know start anew, and the log says so.
   std::optional<Restored> resume(const std::string& mode);
 
   // Collective. Saves after `step` updates. Asynchronous ones return when the slices are copied; an
@@ -129,15 +129,16 @@ class Checkpointer {
   // Collective: until the save under way is on disk.
   bool wait();
 
-  // No collective, bounded time, never throws: writes this rank's slices for the step they belong to,
-  // unless an update (or resume()) was under way. For the way out after an exception. `rank_state` is
-  // that of the beginning of the step that failed.
+  // No collective, bounded time, never throws: writes this rank's slices for the step they belong
+  // to, unless an update (or resume()) was under way. For the way out after an exception.
+  // `rank_state` is that of the beginning of the step that failed.
   void emergency(std::int64_t step, const nlohmann::json& shared,
                  const nlohmann::json& rank_state) noexcept;
 
-  // While one lives, slices are neither of the last step nor of the next: around an optimizer's step
-  // with the average's, and around Engine::activate, which moves state, masters and averages one after
-  // the other. An exception that leaves the scope leaves them so, and no emergency set is written.
+  // While one lives, slices are neither of the last step nor of the next: around an optimizer's
+  // step with the average's, and around Engine::activate, which moves state, masters and averages
+  // one after the other. An exception that leaves the scope leaves them so, and no emergency set is
+  // written.
   class Updating {
    public:
     explicit Updating(Checkpointer& owner);

@@ -14,8 +14,8 @@ namespace floe::checkpoint {
 
 class HeldParameters {
  public:
-  // Fills `kept` and `rows` of the run. Both outlive this. Throws ConfigError when something that must
-  // be held cannot be.
+  // Fills `kept` and `rows` of the run. Both outlive this. Throws ConfigError when something that
+  // must be held cannot be.
   HeldParameters(RunState& run, const CheckpointerOptions& options);
 
   // What a manifest says about them.
@@ -23,8 +23,8 @@ class HeldParameters {
   // The tensors of checkpoint_N.pt.
   std::vector<FileTensor> file_tensors() const;
 
-  // From now on what the checkpoint holds that the run continues from. Throws ConfigError when it cannot
-  // be held, or leaves a parameter without a value. Rank 0 logs what ends here.
+  // From now on what the checkpoint holds that the run continues from. Throws ConfigError when it
+  // cannot be held, or leaves a parameter without a value. Rank 0 logs what ends here.
   void take_over(const SavedState& saved);
 
  private:

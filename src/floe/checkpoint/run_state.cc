@@ -185,8 +185,8 @@ class Collector {
     }
   }
 
-  // One number for the whole group, in the file once per parameter: whoever writes a parameter's first
-  // element writes it.
+  // One number for the whole group, in the file once per parameter: whoever writes a parameter's
+  // first element writes it.
   void add_count(const FlatGroup& group, const std::vector<std::string>& above,
                  const at::Tensor& updates) {
     for_each_piece(group, [&](const Piece& piece, const shard::PlannedParameter& parameter) {

@@ -4,7 +4,8 @@
 // As torch.distributed.checkpoint.state_dict.get_state_dict has them, so that PyTorch finds what it
 // looks for: `model.NAME`, `optimizer.state.NAME.exp_avg`, `optimizer.param_groups.0.lr`; and
 // `ema.NAME` for averages. NAME is the parameter's in the model. With several sets of parameters an
-// optimizer is `optimizers.SET` (Note [Names of optimizers]); state that does not exist has no tensors.
+// optimizer is `optimizers.SET` (Note [Names of optimizers]); state that does not exist has no
+// tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,11 +28,12 @@ namespace floe::checkpoint {
 // Elements of a table that a parameter of its own stands for (trained rows of an embedding).
 //
 // Note [Rows in tables]
-// In memory the table's own values of these elements are never used. In a checkpoint the table has the
-// values of `rows` there, rounded to the table's type: whoever holds a piece of `rows` writes it twice, as
-// elements of both, and whoever holds the table leaves them out. So a reader that knows only tables finds
-// what was trained, and floe finds `rows` itself. Of averages the same is true; what is frozen in the table
-// is its own average, so `ema.TABLE` takes it from the bytes of `model.TABLE`.
+// In memory the table's own values of these elements are never used. In a checkpoint the table has
+// the values of `rows` there, rounded to the table's type: whoever holds a piece of `rows` writes
+// it twice, as elements of both, and whoever holds the table leaves them out. So a reader that
+// knows only tables finds what was trained, and floe finds `rows` itself. Of averages the same is
+// true; what is frozen in the table is its own average, so `ema.TABLE` takes it from the bytes of
+// `model.TABLE`.
 struct TableRows {
   std::string table, rows;
   std::int64_t table_first = 0, rows_first = 0, count = 0;  // elements

@@ -1,8 +1,9 @@
 // Sets of parameters that train in turn, as a checkpoint knows them: each has an optimizer.
 //
 // Note [Names of optimizers]
-// A run with one set keeps its optimizer under `optimizer`, as PyTorch's tools have it; one with several
-// under `optimizers.NAME`. State belongs to (set, parameter), so a parameter may be in several.
+// A run with one set keeps its optimizer under `optimizer`, as PyTorch's tools have it; one with
+// several under `optimizers.NAME`. State belongs to (set, parameter), so a parameter may be in
+// several.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// How ranks agree about a save or a load: over the world's store, so that nothing can come between the
-// collectives of the training.
+// How ranks agree about a save or a load: over the world's store, so that nothing can come between
+// the collectives of the training.
 #pragma once
 
 #include <atomic>

@@ -45,8 +45,8 @@ const Command& find_command(const std::string& name);
 // help; what stands behind `--` or `--exec` is another program's and is not looked at.
 Exit run_command_line(const Args& args);
 
-// For commands that end their work in order. From now on the first Ctrl-C or SIGTERM only sets the flag that is returned; a second one ends the
-// process.
+// For commands that end their work in order. From now on the first Ctrl-C or SIGTERM only sets the
+// flag that is returned; a second one ends the process.
 const std::atomic<bool>& stop_on_signals();
 
 }  // namespace floe::cli

@@ -1,5 +1,5 @@
-// Whole models: with their weights read and ready to compute (`floe forward`, `floe generate`), or as the
-// tensors of a file (`floe diff`, `floe export`).
+// Whole models: with their weights read and ready to compute (`floe forward`, `floe generate`), or
+// as the tensors of a file (`floe diff`, `floe export`).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,9 @@
 
 namespace floe::cli {
 
-// Images in a file of tensors, under the names that OpenFlamingo gives them: `vision_x` (float) or `vision_x_i8` (int8, divided by 64), [B, images, 1, 3, H, W], as
-// [B, images, 3, H, W] fp32; undefined when there is neither. `path` is for messages.
+// Images in a file of tensors, under the names that OpenFlamingo gives them: `vision_x` (float) or
+// `vision_x_i8` (int8, divided by 64), [B, images, 1, 3, H, W], as [B, images, 3, H, W] fp32;
+// undefined when there is neither. `path` is for messages.
 at::Tensor read_image_tensors(const TensorSource& inputs, const std::string& path);
 
 struct LoadedModel {
@@ -27,17 +28,19 @@ struct LoadedModel {
   at::ScalarType dtype = at::kFloat;
 };
 
-// Reads --dtype (fp32, bf16, fp16) and --device (cpu, cuda), and builds what `path` stands for (Note
-// [What a model is]) in evaluation mode. Says on stderr which checkpoint of a run is used, and which
-// parameters are in no file.
+// Reads --dtype (fp32, bf16, fp16) and --device (cpu, cuda), and builds what `path` stands for
+// (Note [What a model is]) in evaluation mode. Says on stderr which checkpoint of a run is used,
+// and which parameters are in no file.
 LoadedModel load_model(const std::string& command, const std::string& path, const Args& changes,
                        const Options& options);
 
-// A whole model as the tensors of the file that `floe export` would write: a Flamingo under OpenFlamingo's
-// names, a language model under Hugging Face's, adapters merged. Keeps the tensor that was read last, whole; nothing else is held.
+// A whole model as the tensors of the file that `floe export` would write: a Flamingo under
+// OpenFlamingo's names, a language model under Hugging Face's, adapters merged. Keeps the tensor
+// that was read last, whole; nothing else is held.
 std::shared_ptr<const TensorSource> model_tensors(const UsedModel& used);
 
-// The weights of a model that was built, with those that are in no file as a run of this seed begins them.
+// The weights of a model that was built, with those that are in no file as a run of this seed
+// begins them.
 std::shared_ptr<const TensorSource> with_new_ones(const models::BuiltModel& built,
                                                   std::uint64_t seed);
 

@@ -37,8 +37,9 @@ class Options {
   std::map<std::string, std::vector<std::string>> values_;
 };
 
-// Where floe keeps the configurations that come with it: the folder with strategy/ and experiment/: installed beside the program, or that of the source
-// tree it was built from. Empty when neither is there.
+// Where floe keeps the configurations that come with it: the folder with strategy/ and experiment/:
+// installed beside the program, or that of the source tree it was built from. Empty when neither is
+// there.
 std::string own_configs();
 
 }  // namespace floe::cli

@@ -16,8 +16,8 @@ enum class PathKind {
   shards,     // a tar, or a folder of tars
 };
 
-// By the file's content where it has a say, else by its name. Throws ConfigError for what is none of
-// these.
+// By the file's content where it has a say, else by its name. Throws ConfigError for what is none
+// of these.
 PathKind kind_of(const std::string& path);
 
 // Whether a folder has a tokenizer's files.

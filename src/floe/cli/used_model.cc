@@ -164,8 +164,8 @@ void require_files(const UsedModel& used) {
   if (used.config.lora) check("model.lora.weights", used.config.lora->weights);
 }
 
-// Throws CheckpointError when the checkpoint names the frozen weights that it was trained on, and those
-// of the model are not these.
+// Throws CheckpointError when the checkpoint names the frozen weights that it was trained on, and
+// those of the model are not these.
 void check_frozen_base(const std::string& checkpoint, const models::ModelConfig& config) {
   const std::string file = checkpoint::manifest_path(checkpoint);
   if (!path_exists(file)) return;

@@ -1,5 +1,5 @@
-// Using what was trained: from a path on the command line (path_kind.h) and key=value to a model and its
-// weights.
+// Using what was trained: from a path on the command line (path_kind.h) and key=value to a model
+// and its weights.
 //
 // Note [What a model is]
 //   RUN                      the newest checkpoint that is whole, as the run itself would continue from
@@ -24,8 +24,8 @@
 
 namespace floe::cli {
 
-// The words of a command line: paths, and changes of the configuration (key=value, ++key=value, ~key).
-// What exists is a path, whatever its name looks like.
+// The words of a command line: paths, and changes of the configuration (key=value, ++key=value,
+// ~key). What exists is a path, whatever its name looks like.
 struct Words {
   Args paths, changes;
 };
@@ -44,9 +44,9 @@ enum class Wanted {
   config,   // a run need not have a checkpoint
 };
 
-// Throws ConfigError, one sentence, for a path that is nothing of Note [What a model is] and no plain
-// weights, for a run without a usable checkpoint, and for a damaged checkpoint. Logs which checkpoints of
-// a run were passed over and why.
+// Throws ConfigError, one sentence, for a path that is nothing of Note [What a model is] and no
+// plain weights, for a run without a usable checkpoint, and for a damaged checkpoint. Logs which
+// checkpoints of a run were passed over and why.
 Located locate(const std::string& command, const std::string& path, Wanted wanted);
 // "using the newest checkpoint of 'runs/a': 'runs/a/checkpoints/step_20'", for a run.
 void log_choice(const Located& located);
@@ -58,19 +58,20 @@ struct UsedModel {
   models::ModelConfig config;  // to be built: files are there, weights are read
   std::uint64_t seed = 0;
   std::vector<std::string> trained;  // patterns of what trained; empty: the model's own rule
-  // What the checkpoint says it holds beyond the frozen base, trained or not; empty: it does not say.
+  // What the checkpoint says it holds beyond the frozen base, trained or not; empty: it does not
+  // say.
   std::set<std::string> kept;
   std::string origin;      // the file that says so
   std::string checkpoint;  // whose weights win over those of the files; empty: none
 };
 
-// The configuration below a path, with changes: for floe plan, and the functions below. Null when nothing
-// tells of which model the weights are.
+// The configuration below a path, with changes: for floe plan, and the functions below. Null when
+// nothing tells of which model the weights are.
 std::optional<config::Layers> layers_of(const Located& located, const Args& changes);
 
-// Null when nothing tells of which model the weights are. `model_yaml`: a YAML that tells, before all
-// others; empty: none. Throws ConfigError for keys that do not exist or have no effect here, and for files
-// that are gone, with the key that can say where they are now.
+// Null when nothing tells of which model the weights are. `model_yaml`: a YAML that tells, before
+// all others; empty: none. Throws ConfigError for keys that do not exist or have no effect here,
+// and for files that are gone, with the key that can say where they are now.
 std::optional<UsedModel> find_model(const std::string& command, const Located& located,
                                     const Args& changes, const std::string& model_yaml = "");
 

@@ -1,11 +1,11 @@
 // Where relative paths of a configuration lead.
 //
 // Note [Relative paths]
-// One rule for everything that is read (models, weights, tokenizers, shards, batches, a checkpoint to
-// begin from): a relative path is looked for beside the file that names it, else in the working
-// directory; one of the command line in the working directory alone. What was found becomes absolute, so
-// that the configuration that a run keeps means the same files from any folder. What was not found stays
-// as it was written; not_found() says where it was looked for.
+// One rule for everything that is read (models, weights, tokenizers, shards, batches, a checkpoint
+// to begin from): a relative path is looked for beside the file that names it, else in the working
+// directory; one of the command line in the working directory alone. What was found becomes
+// absolute, so that the configuration that a run keeps means the same files from any folder. What
+// was not found stays as it was written; not_found() says where it was looked for.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,5 @@
-// From a command line to a typed configuration, and back to text that says where each value is from.
+// From a command line to a typed configuration, and back to text that says where each value is
+// from.
 //
 //   auto [config, values] = config::load<RootConfig>(config::layers_from_arguments(words, configs));
 //   std::puts(config::print_config(values).c_str());
@@ -34,8 +35,8 @@ struct Override {
 bool is_override(const std::string& argument);
 // Throws ConfigError that says how to write it.
 Override parse_override(const std::string& argument);
-// Throws ConfigError when the path leads through something that is no block. What is removed need not
-// be there: it may have a default (see load.h). `root` must be a map.
+// Throws ConfigError when the path leads through something that is no block. What is removed need
+// not be there: it may have a default (see load.h). `root` must be a map.
 void apply(const Override& change, Value& root);
 
 // Composition of a configuration from its layers; later ones win:
@@ -65,18 +66,19 @@ struct Composed {
 Composed compose(const Layers& layers);
 
 // Note [References]
-// ${run.dir} is the value at that path, ${env:HOME} an environment variable, ${env:NAME:fallback} one with a fallback, $${ a literal "${".
+// ${run.dir} is the value at that path, ${env:HOME} an environment variable, ${env:NAME:fallback}
+// one with a fallback, $${ a literal "${".
 //
-// A value that is nothing but one reference takes the other's type (a number stays a number, a list a
-// list); inside longer text the other must be a scalar.
+// A value that is nothing but one reference takes the other's type (a number stays a number, a list
+// a list); inside longer text the other must be a scalar.
 
 // A variable's value, or nothing when it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 std::optional<std::string> process_environment(const std::string& name);
 
-// Replaces every reference in the tree (Note [References]). Throws ConfigError with the origin of the value for unknown
-// names, cycles, and trees that would grow beyond the bounds of value.h. What a reference brings
-// keeps the origin of the place that refers.
+// Replaces every reference in the tree (Note [References]). Throws ConfigError with the origin of
+// the value for unknown names, cycles, and trees that would grow beyond the bounds of value.h. What
+// a reference brings keeps the origin of the place that refers.
 void resolve_references(Value& root, const Environment& environment = process_environment);
 
 // Writes "$${" for every "${", so that resolving gives the tree again.

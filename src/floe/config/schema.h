@@ -140,8 +140,8 @@ class Schema {
         name, [member](auto& object) -> auto& { return object.*member; }, help);
   }
 
-  // A field that is no plain member: `reach(object)` gives a reference to it, a const one of a const
-  // object.
+  // A field that is no plain member: `reach(object)` gives a reference to it, a const one of a
+  // const object.
   template <class F, class Reach>
   Field<F> field_at(const std::string& name, Reach reach, const std::string& help) {
     for (const Bound& other : fields_)
@@ -199,9 +199,9 @@ class Schema {
   template <class S, class Part>
   void embed(Part part);
 
-  // A check across fields, made when every field alone is right. It gives the end of a sentence that
-  // begins with the field's path ("is 9, but must divide world_size"), or nothing. The problem is
-  // reported at the field named `key`.
+  // A check across fields, made when every field alone is right. It gives the end of a sentence
+  // that begins with the field's path ("is 9, but must divide world_size"), or nothing. The problem
+  // is reported at the field named `key`.
   void check(std::string key, std::function<std::string(const T&)> problem) {
     checks_.push_back({std::move(key), std::move(problem)});
   }

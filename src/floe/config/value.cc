@@ -21,7 +21,8 @@ std::string_view without_sign(std::string_view text) {
   return text;
 }
 
-// The grammar of YAML 1.2's core schema: [-+]? ( \. [0-9]+ | [0-9]+ ( \. [0-9]* )? ) ( [eE] [-+]? [0-9]+ )?
+// The grammar of YAML 1.2's core schema: [-+]? ( \. [0-9]+ | [0-9]+ ( \. [0-9]* )? ) ( [eE] [-+]?
+// [0-9]+ )?
 bool looks_like_number(std::string_view text) {
   text = without_sign(text);
   std::size_t i = 0, digits = 0;

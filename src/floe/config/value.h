@@ -1,4 +1,5 @@
-// The tree that configurations are made of before they become typed, with the origin of every value.
+// The tree that configurations are made of before they become typed, with the origin of every
+// value.
 #pragma once
 
 #include <cstdint>
@@ -98,8 +99,8 @@ int depth_of(const Value& value);  // a scalar has depth 1
 // The nesting of a dotted path: "a.b" -> {"a", "b"}.
 std::vector<std::string> split_path(std::string_view path);
 
-// One tree over another: maps merge key by key; anything else in `over` (lists and nulls too) replaces what was there. Each
-// value keeps the origin of the layer that it came from.
+// One tree over another: maps merge key by key; anything else in `over` (lists and nulls too)
+// replaces what was there. Each value keeps the origin of the layer that it came from.
 void merge(Value& base, const Value& over);
 
 // A configuration as JSON, for those who read files rather than YAML.

@@ -12,12 +12,13 @@ namespace floe::log {
 
 enum class Level { debug, info, warn, error };
 
-// Lines below the level are dropped. The start value comes from FLOE_LOG (debug, info, warn, error).
+// Lines below the level are dropped. The start value comes from FLOE_LOG (debug, info, warn,
+// error).
 void set_level(Level level);
 Level level();
 
-// From now on lines begin with "[rank/world]"; world 1 means no prefix, and so does FLOE_LOG_RANK=0,
-// which `floe launch` sets because it puts the rank in front of every line itself.
+// From now on lines begin with "[rank/world]"; world 1 means no prefix, and so does
+// FLOE_LOG_RANK=0, which `floe launch` sets because it puts the rank in front of every line itself.
 void set_rank(int rank, int world);
 
 // Copies every line to this file as well (appending); an empty path stops that.
@@ -26,8 +27,8 @@ void set_file(const std::string& path);
 void write(Level level, std::string_view line);
 
 // Shows this text as the last line of stderr, in place of the one before; log lines appear above
-// it. An empty text takes it away. Only for a stderr that is a terminal, and only for text that fits
-// into one of its rows.
+// it. An empty text takes it away. Only for a stderr that is a terminal, and only for text that
+// fits into one of its rows.
 void set_status_line(std::string_view text);
 
 template <class... Parts>

@@ -26,8 +26,8 @@ std::vector<std::string> nearest_names(const std::string& name,
 // "; did you mean 'x' or 'y'?" or an empty string when nothing is near.
 std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates);
 
-// The same for a pattern over dotted names: compared without its wild cards with every part of a name
-// that ends at a dot, so that 'hed.*' finds 'head' among "head.weight", "head.bias".
+// The same for a pattern over dotted names: compared without its wild cards with every part of a
+// name that ends at a dot, so that 'hed.*' finds 'head' among "head.weight", "head.bias".
 std::string did_you_mean_pattern(const std::string& pattern, const std::vector<std::string>& names);
 
 // Throws ConfigError "KEY: 'PATTERN' matches no WHAT", with near names, for the first pattern that

@@ -1,5 +1,6 @@
-// Philox4x32-10: random numbers as a function of (key, counter), so that any part of a stream can be
-// drawn without the rest. (J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.)
+// Philox4x32-10: random numbers as a function of (key, counter), so that any part of a stream can
+// be drawn without the rest. (J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+// 2011.)
 #pragma once
 
 #include <array>

@@ -13,14 +13,14 @@ std::size_t width_of(const std::string& text) {
 
 }  // namespace
 
-std::string Table::text() const {
+std::vector<std::string> Table::lines() const {
   std::vector<std::size_t> widths(columns_.size(), 0);
   for (std::size_t r = 0; r < rows_.size(); ++r)
     for (std::size_t c = 0; c < rows_[r].size(); ++c) {
       const std::size_t indent = c == 0 && r > 0 ? indent_ : 0;
       widths[c] = std::max(widths[c], width_of(rows_[r][c]) + indent);
     }
-  std::string out;
+  std::vector<std::string> lines;
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     std::string line;
     for (std::size_t c = 0; c < rows_[r].size(); ++c) {
@@ -31,9 +31,15 @@ std::string Table::text() const {
       line += columns_[c] == Align::left ? cell + fill : fill + cell;
     }
     line.erase(line.find_last_not_of(' ') + 1);
-    out += line + "\n";
+    lines.push_back(std::move(line));
   }
-  return out;
+  return lines;
+}
+
+std::string Table::text() const {
+  std::string text;
+  for (const std::string& line : lines()) text += line + "\n";
+  return text;
 }
 
 }  // namespace floe

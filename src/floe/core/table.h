@@ -1,6 +1,7 @@
-// Columns of text that line up.
+// Columns of text that line up, and the shares that stand in them.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -17,6 +18,9 @@ class Table {
       : columns_(std::move(columns)), indent_(indent) {}
   // Missing cells are empty.
   void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  // Without line ends.
+  std::vector<std::string> lines() const;
+  // Each with a line end.
   std::string text() const;
 
  private:
@@ -24,5 +28,13 @@ class Table {
   std::size_t indent_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+// "62%"
+template <class Number>
+std::string percent(Number part, Number whole) {
+  const double share =
+      whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
+  return std::to_string(std::lround(share)) + "%";
+}
 
 }  // namespace floe

@@ -7,21 +7,24 @@
 
 namespace floe {
 
-// Well-formed as Unicode's table 3-7 has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+// Well-formed as Unicode's table 3-7 has it: no overlong forms, no surrogates, nothing above
+// U+10FFFF.
 bool is_utf8(std::string_view text);
 // Where the first byte lies that is not UTF-8, or npos.
 std::size_t find_invalid_utf8(std::string_view text);
 // Throws DataError that says where, unless the text is UTF-8.
 void require_utf8(std::string_view text, std::string_view what);
 
-// Every maximal part that is not UTF-8 becomes U+FFFD, as Python's and Rust's replacing decoders do.
+// Every maximal part that is not UTF-8 becomes U+FFFD, as Python's and Rust's replacing decoders
+// do.
 std::string replace_invalid_utf8(std::string_view bytes);
 
 // For people: bytes that are not UTF-8 as \xff.
 std::string shown_bytes(std::string_view bytes);
 
-// For files that must be UTF-8: any bytes as a text, and back. A byte that is not UTF-8 is the character
-// U+10FF00 + byte, in Unicode's last private area; characters from there are taken for such bytes.
+// For files that must be UTF-8: any bytes as a text, and back. A byte that is not UTF-8 is the
+// character U+10FF00 + byte, in Unicode's last private area; characters from there are taken for
+// such bytes.
 std::string bytes_to_text(std::string_view bytes);
 std::string text_to_bytes(std::string_view text);
 

@@ -1,5 +1,5 @@
-// The formats behind image.h, one file each. Each decoder gives what Pillow 12 gives, and refuses what it
-// refuses: which damaged pictures a data set keeps is part of its content.
+// The formats behind image.h, one file each. Each decoder gives what Pillow 12 gives, and refuses
+// what it refuses: which damaged pictures a data set keeps is part of its content.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Resampling with the dot products of AVX-512 VNNI: product and sum in one, a tenth of the time of a
-// whole picture less.
+// Resampling with the dot products of AVX-512 VNNI: product and sum in one, a tenth of the time of
+// a whole picture less.
 #include <cstring>
 
 #include "floe/image/resample_kernels.h"

@@ -69,8 +69,8 @@ json read_json(const fs::path& path) {
   return parse_json(read_text(path.string(), kMostBytes), path.string());
 }
 
-// merges.txt: a line with the version, then "a b" per line. Like the reference, this takes the first
-// line and what stands behind the last line end for no merge.
+// merges.txt: a line with the version, then "a b" per line. Like the reference, this takes the
+// first line and what stands behind the last line end for no merge.
 json read_merges(const fs::path& path) {
   std::istringstream lines(read_text(path.string(), kMostBytes));
   json merges = json::array();

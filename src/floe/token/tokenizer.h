@@ -52,8 +52,8 @@ class Tokenizer {
   std::optional<std::int32_t> pad_id() const { return id_of_role(pad_); }
   std::optional<std::int32_t> unk_id() const { return id_of_role(unk_); }
 
-  // Puts special tokens at the end of the vocabulary as transformers' add_special_tokens does; those
-  // that it has already keep their ids and become special. Returns the new size().
+  // Puts special tokens at the end of the vocabulary as transformers' add_special_tokens does;
+  // those that it has already keep their ids and become special. Returns the new size().
   virtual std::int64_t add_special_tokens(const std::vector<std::string>& tokens) = 0;
   // As `add_special_tokens({"pad_token": token})`.
   void set_pad(const std::string& token);
@@ -72,10 +72,10 @@ class Tokenizer {
 };
 
 // A Hugging Face folder or one vocabulary file in it: `tokenizer.json`, SentencePiece's
-// `tokenizer.model`, or GPT-2's `vocab.json` (with `merges.txt` beside it); in a folder the first of
-// these that exists. `tokenizer_config.json` and `special_tokens_map.json` beside the file are read
-// as well. Throws DataError for broken files and ConfigError, naming the component, for what floe
-// does not support.
+// `tokenizer.model`, or GPT-2's `vocab.json` (with `merges.txt` beside it); in a folder the first
+// of these that exists. `tokenizer_config.json` and `special_tokens_map.json` beside the file are
+// read as well. Throws DataError for broken files and ConfigError, naming the component, for what
+// floe does not support.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 
 // describe() of a tokenizer, for `floe inspect`.

@@ -1,5 +1,5 @@
-// What a Hugging Face folder says around the vocabulary: tokenizer_config.json, special_tokens_map.json
-// and added_tokens.json, read as transformers' from_pretrained reads them.
+// What a Hugging Face folder says around the vocabulary: tokenizer_config.json,
+// special_tokens_map.json and added_tokens.json, read as transformers' from_pretrained reads them.
 #pragma once
 
 #include <map>
@@ -12,7 +12,8 @@
 namespace floe::token {
 
 struct TokenizerConfig {
-  // "GPT2Tokenizer", "LlamaTokenizer", without "Fast"; "PreTrainedTokenizer" where nothing is named.
+  // "GPT2Tokenizer", "LlamaTokenizer", without "Fast"; "PreTrainedTokenizer" where nothing is
+  // named.
   std::string class_name;
   // "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token".
   std::map<std::string, AddedToken> roles;
@@ -31,8 +32,8 @@ struct TokenizerConfig {
 // Which file holds the vocabulary decides what a missing class name means.
 enum class VocabularyKind { json, sentencepiece, gpt2 };
 
-// Reads what there is; every file may be missing. Throws ConfigError for classes and settings that floe
-// does not support.
+// Reads what there is; every file may be missing. Throws ConfigError for classes and settings that
+// floe does not support.
 TokenizerConfig read_tokenizer_config(const std::string& folder, VocabularyKind kind);
 
 // transformers' repair of spaces in decoded English, for tokenizers whose configuration asks for it

@@ -18,9 +18,9 @@
 namespace floe::checkpoint {
 
 // Note [Sealed files]
-// Small JSON files that notice when one of their bytes is wrong: a line of JSON, then a line with the
-// checksum of the first. Strings may have any bytes (names on a file system): what is not UTF-8 is
-// written as bytes_to_text has it, and comes back as it was.
+// Small JSON files that notice when one of their bytes is wrong: a line of JSON, then a line with
+// the checksum of the first. Strings may have any bytes (names on a file system): what is not UTF-8
+// is written as bytes_to_text has it, and comes back as it was.
 
 // The bytes of a sealed file.
 std::string seal(const nlohmann::json& content);
@@ -34,8 +34,8 @@ nlohmann::json unseal(const std::string& bytes, const std::string& path);
 nlohmann::json as_text(const nlohmann::json& content);
 nlohmann::json as_bytes(const nlohmann::json& text);
 
-// Runs `read` on parsed content; a value that is missing or of another kind becomes a CheckpointError
-// that names the file.
+// Runs `read` on parsed content; a value that is missing or of another kind becomes a
+// CheckpointError that names the file.
 template <class F>
 auto reading(const std::string& path, F&& read) {
   try {
@@ -57,8 +57,8 @@ struct CheckedRange {
 struct Holdings {
   Content content = Content::trainable;
   std::vector<FrozenBase> bases;
-  // Those that are not in the bases, and of these the ones that some set trained. Null: the checkpoint
-  // does not say, because an older floe wrote it.
+  // Those that are not in the bases, and of these the ones that some set trained. Null: the
+  // checkpoint does not say, because an older floe wrote it.
   std::optional<std::set<std::string>> kept, trained;
   // Those that trained before and do not any more: they have no state and no averages.
   std::set<std::string> frozen;

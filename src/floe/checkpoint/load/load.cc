@@ -92,7 +92,8 @@ Loadable::State state_in(const SavedState& saved, const SetOptimizer& set) {
   return none ? Loadable::State::none : Loadable::State::missing;
 }
 
-// Not in the checkpoint because it was frozen and of the base then, which this run has read as well.
+// Not in the checkpoint because it was frozen and of the base then, which this run has read as
+// well.
 bool is_of_base(const SavedState& saved, const RunState& run, const PlannedParameter& parameter) {
   if (!saved.manifest || !saved.manifest->kept || saved.manifest->bases.empty()) return false;
   return saved.manifest->content == Content::trainable &&

@@ -84,8 +84,8 @@ fs::path clean(const std::string& path) {
   return given.has_filename() ? given : given.parent_path();
 }
 
-// In a folder where no checkpoint has floe's manifest they are another trainer's: by the step in their
-// name.
+// In a folder where no checkpoint has floe's manifest they are another trainer's: by the step in
+// their name.
 std::vector<std::string> foreign_candidates(const std::string& folder) {
   std::vector<std::string> names;
   for (const Listed& listed : list_checkpoints(folder)) names.push_back(listed.name);

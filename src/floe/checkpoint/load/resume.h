@@ -1,5 +1,5 @@
-// Which checkpoint a run continues from, and which one somebody means who names a run and only reads it:
-// commands, and runs that begin from another run's weights.
+// Which checkpoint a run continues from, and which one somebody means who names a run and only
+// reads it: commands, and runs that begin from another run's weights.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct Choice {
   std::vector<std::string> passed_over;  // a sentence for each one before it
 };
 
-// Checkpoints of a run to try, best first: the highest step, `on_exception` before others of its step.
-// A manifest that cannot be read becomes a sentence in `passed_over`.
+// Checkpoints of a run to try, best first: the highest step, `on_exception` before others of its
+// step. A manifest that cannot be read becomes a sentence in `passed_over`.
 std::vector<std::string> candidates(const std::string& folder,
                                     std::vector<std::string>& passed_over);
 
@@ -25,19 +25,19 @@ std::vector<std::string> candidates(const std::string& folder,
 bool is_run_folder(const std::string& path);
 
 // Note [Where a run began]
-// The state that a run saves says which path it began from (kBeganFrom). Once a run has checkpoints that
-// began from the path it is given, these are its own and go before it, whatever is there by now: a run
-// that trains on may have moved far beyond.
+// The state that a run saves says which path it began from (kBeganFrom). Once a run has checkpoints
+// that began from the path it is given, these are its own and go before it, whatever is there by
+// now: a run that trains on may have moved far beyond.
 constexpr const char* kBeganFrom = "began_from";
 
-// Checkpoints to try for a run that begins from `path` (a checkpoint of anybody, or a run folder) and
-// has its own in `folder`: its own first, if they began there or are not older, so that a start after
-// the first one goes on instead of beginning again.
+// Checkpoints to try for a run that begins from `path` (a checkpoint of anybody, or a run folder)
+// and has its own in `folder`: its own first, if they began there or are not older, so that a start
+// after the first one goes on instead of beginning again.
 std::vector<std::string> candidates_from(const std::string& path, const std::string& folder,
                                          std::vector<std::string>& passed_over);
 
-// Collective: tries them in rank 0's order until one passes `validate` on all ranks. `validate` throws
-// Error when the checkpoint cannot be used.
+// Collective: tries them in rank 0's order until one passes `validate` on all ranks. `validate`
+// throws Error when the checkpoint cannot be used.
 Choice choose(const std::vector<std::string>& candidates,
               const std::function<void(const std::string&)>& validate, StoreExchange& ranks);
 
@@ -53,8 +53,9 @@ std::string run_at(const std::string& path);
 // The run that a checkpoint lies in (RUN/checkpoints/step_N); empty: none.
 std::string run_of(const std::string& checkpoint);
 
-// Throws CheckpointError or DataError for a checkpoint, a directory or a file, that is damaged or was not
-// finished. One without floe's manifest (written by others) has no checksums; there its sizes must do.
+// Throws CheckpointError or DataError for a checkpoint, a directory or a file, that is damaged or
+// was not finished. One without floe's manifest (written by others) has no checksums; there its
+// sizes must do.
 void check_whole(const std::string& checkpoint, Reading reading);
 
 struct Newest {
@@ -66,8 +67,9 @@ struct Newest {
 // Writes nothing: files of a failed run that its next start will put together are passed over.
 Newest newest_whole(const std::string& run, Reading reading);
 
-// The same for a configuration that names `path` as weights: a run's newest checkpoint, logged with what
-// was passed over; anything else is itself. Throws ConfigError for a run without a usable checkpoint.
+// The same for a configuration that names `path` as weights: a run's newest checkpoint, logged with
+// what was passed over; anything else is itself. Throws ConfigError for a run without a usable
+// checkpoint.
 std::string weights_at(const std::string& path, const std::string& key);
 
 }  // namespace floe::checkpoint

@@ -52,7 +52,8 @@ Groups without_rates(const Groups& groups, const shard::ShardPlan& plan) {
   return merged;
 }
 
-// The names by group that the optimizer of a file without names would count: 0, 1, ... over its groups.
+// The names by group that the optimizer of a file without names would count: 0, 1, ... over its
+// groups.
 std::vector<std::vector<std::string>> names_by_group(const Groups& groups,
                                                      const ForeignNames& foreign) {
   std::vector<std::vector<std::string>> names;
@@ -68,8 +69,8 @@ std::vector<std::vector<std::string>> names_by_group(const Groups& groups,
   return names;
 }
 
-// How many parameters the groups of a file's optimizer have, without empty ones; nothing where it does
-// not say.
+// How many parameters the groups of a file's optimizer have, without empty ones; nothing where it
+// does not say.
 std::vector<std::size_t> group_sizes(const TensorSource& source, const std::string& set) {
   const auto* file = dynamic_cast<const TorchFile*>(&source);
   if (!file || !file->root().has_entries()) return {};
@@ -88,8 +89,8 @@ std::vector<std::size_t> group_sizes(const TensorSource& source, const std::stri
   return sizes;
 }
 
-// The names of a file's numbers. They count group by group, so that the groups must be the same: those of
-// this run, or those that it would have without rates of their own.
+// The names of a file's numbers. They count group by group, so that the groups must be the same:
+// those of this run, or those that it would have without rates of their own.
 std::vector<std::string> names_of_numbers(const TensorSource& source, const std::string& path,
                                           const SetOptimizer& set, const ForeignNames& foreign) {
   const Groups groups = set.optimizer->parameter_groups();
@@ -182,8 +183,8 @@ class Opening {
     return name.substr(state + kState.size());
   }
 
-  // The names that state without names counts: 0, 1, ... over the optimizer's groups. The file's own, where
-  // it says them: this run may train something else.
+  // The names that state without names counts: 0, 1, ... over the optimizer's groups. The file's
+  // own, where it says them: this run may train something else.
   std::vector<std::string> counted_by(const SetOptimizer& set) const {
     if (state_.manifest)
       if (const auto said = state_.manifest->numbered.find(set.name);

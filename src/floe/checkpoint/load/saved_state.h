@@ -1,8 +1,8 @@
 // A checkpoint opened for reading, whoever wrote it, as sources under the model's own names.
 //
 // Note [Foreign checkpoints]
-// Weights lie under `model.`, `state_dict.`, `model_state_dict.`, perhaps below `module.`, or bare; an
-// optimizer's state under `….state.NAME.KEY`, or under numbers that count the parameters of its
+// Weights lie under `model.`, `state_dict.`, `model_state_dict.`, perhaps below `module.`, or bare;
+// an optimizer's state under `….state.NAME.KEY`, or under numbers that count the parameters of its
 // groups; those of several sets under `optimizers.SET.state.…`. What is there tells which.
 #pragma once
 

@@ -8,12 +8,12 @@
 
 namespace floe::checkpoint {
 
-// All ranges of a checkpoint of floe, and that they are all of its files. Throws CheckpointError for
-// files that are missing, too long or too short, or do not fit together.
+// All ranges of a checkpoint of floe, and that they are all of its files. Throws CheckpointError
+// for files that are missing, too long or too short, or do not fit together.
 std::vector<CheckedRange> ranges_of(const std::string& checkpoint, const Manifest& manifest);
 
-// Reads this part of the bytes and compares; together the parts are everything. Throws CheckpointError
-// that names the file, the tensor and the place of the first difference.
+// Reads this part of the bytes and compares; together the parts are everything. Throws
+// CheckpointError that names the file, the tensor and the place of the first difference.
 void verify(const std::string& checkpoint, const std::vector<CheckedRange>& ranges, int part = 0,
             int parts = 1);
 

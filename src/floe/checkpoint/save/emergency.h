@@ -1,12 +1,12 @@
 // Emergency sets: what ranks wrote on their way out, each alone.
 //
 // Note [Emergency sets]
-// A rank that leaves writes its slices and the step they belong to into a folder that names this start
-// of the program. It waits for nobody. When the files of the ranks that are there make up every tensor
-// (where several ranks hold the same slice, any of them will do), all are of one step and the same set
-// of parameters trains on all, they become the checkpoint `on_exception`: the rank that comes last does
-// it if all have come, else the next start looks at the folder, and passes it over if something is
-// missing.
+// A rank that leaves writes its slices and the step they belong to into a folder that names this
+// start of the program. It waits for nobody. When the files of the ranks that are there make up
+// every tensor (where several ranks hold the same slice, any of them will do), all are of one step
+// and the same set of parameters trains on all, they become the checkpoint `on_exception`: the rank
+// that comes last does it if all have come, else the next start looks at the folder, and passes it
+// over if something is missing.
 #pragma once
 
 #include <string>
@@ -26,8 +26,8 @@ void write_emergency(const std::string& folder, const RankHeader& header,
 // true when it did. Throws Error when the ranks' files do not fit together.
 bool complete_emergency(const std::string& folder, const RankHeader& header, const Manifest& about);
 
-// Makes `on_exception` of the newest set that is whole. Returns a sentence for each set that is not.
-// `about` has the content and the bases that this run would write. Removes nothing.
+// Makes `on_exception` of the newest set that is whole. Returns a sentence for each set that is
+// not. `about` has the content and the bases that this run would write. Removes nothing.
 std::vector<std::string> gather_emergencies(const std::string& folder, const Manifest& about);
 
 }  // namespace floe::checkpoint

@@ -1,6 +1,6 @@
 // What one rank writes of a checkpoint: __R_0.distcp with its tensors, and floe_rank_R.json, which
-// says what lies where, with checksums, and holds the rank's own state. With the second files of all
-// ranks a directory of torch.distributed.checkpoint is put together (assemble).
+// says what lies where, with checksums, and holds the rank's own state. With the second files of
+// all ranks a directory of torch.distributed.checkpoint is put together (assemble).
 #pragma once
 
 #include <cstdint>

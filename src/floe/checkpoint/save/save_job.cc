@@ -67,8 +67,8 @@ void add_other_names(DcpMetadata& metadata, const std::vector<RankManifest>& ran
       }
 }
 
-// Elements that two tensors share are in the files once. Both are cut at the same places (see Note [Rows in
-// tables]), so a chunk of the other one is either here already or is missing here.
+// Elements that two tensors share are in the files once. Both are cut at the same places (see Note
+// [Rows in tables]), so a chunk of the other one is either here already or is missing here.
 void add_rests(DcpMetadata& metadata, const std::vector<RankManifest>& ranks) {
   std::map<std::string, std::string> rests;
   for (const RankManifest& rank : ranks)
@@ -127,8 +127,8 @@ void write_meta(const std::string& path, const Manifest& about) {
 
 // ---- one file of torch.save, from such a directory ----
 //
-// Everything (layout full), or what OpenFlamingo keeps (layout trainable), copied block by block, so
-// that host memory does not grow with the model.
+// Everything (layout full), or what OpenFlamingo keeps (layout trainable), copied block by block,
+// so that host memory does not grow with the model.
 
 Value whole_state(const DcpDirectory& directory, const SaveJob& job, TorchFileWriter& writer) {
   TensorCopier copier(directory, writer);
@@ -185,8 +185,8 @@ void add_ranges(Manifest& manifest, const std::string& path, const std::string& 
   }
 }
 
-// Turns the directory into the file `target` and its manifest; the file appears in one step, with its
-// manifest already there. Throws CheckpointError or Error.
+// Turns the directory into the file `target` and its manifest; the file appears in one step, with
+// its manifest already there. Throws CheckpointError or Error.
 void make_single_file(const std::string& directory, const SaveJob& job, const std::string& target) {
   const std::string name = fs::path(target).filename().string();
   const std::string made = str(directory, "/", name);

@@ -282,8 +282,8 @@ Value trainable_state(const DcpDirectory& directory, const SaveJob& job, TorchFi
                  });
   if (job.optimizers.size() == 1 && job.optimizers.front().set.empty())
     root.emplace_back("lr_scheduler_state_dict", scheduler_value(job));
-  // OpenFlamingo has no averages; under the model's own names they are for floe alone, which does not need
-  // tables of which only rows train.
+  // OpenFlamingo has no averages; under the model's own names they are for floe alone, which does
+  // not need tables of which only rows train.
   pickle::Entries averages;
   const std::set<std::string> tables = tables_of_rows(job.file_tensors);
   for (const auto& [name, tensor] : directory.metadata().tensors)

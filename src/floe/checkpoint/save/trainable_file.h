@@ -1,6 +1,7 @@
-// What checkpoint_N.pt says, as OpenFlamingo writes it: epoch, model_state_dict, optimizer_state_dict
-// (numbered, as torch's own state_dict() has it) and lr_scheduler_state_dict. With several sets, each with
-// a schedule of its own, there is optimizer_state_dicts by set instead of the last two.
+// What checkpoint_N.pt says, as OpenFlamingo writes it: epoch, model_state_dict,
+// optimizer_state_dict (numbered, as torch's own state_dict() has it) and lr_scheduler_state_dict.
+// With several sets, each with a schedule of its own, there is optimizer_state_dicts by set instead
+// of the last two.
 #pragma once
 
 #include <cstddef>
@@ -18,21 +19,22 @@
 
 namespace floe::checkpoint {
 
-// JSON as Python has it, and back, for what trainers keep beside tensors: objects become dicts, arrays
-// lists.
+// JSON as Python has it, and back, for what trainers keep beside tensors: objects become dicts,
+// arrays lists.
 pickle::Value to_pickle(const nlohmann::json& value);
 // Tensors and other objects become null.
 nlohmann::json to_json(const pickle::Value& value);
 
-// Copying tensors of a directory of torch.distributed.checkpoint into a file of torch.save, in blocks.
+// Copying tensors of a directory of torch.distributed.checkpoint into a file of torch.save, in
+// blocks.
 class TensorCopier {
  public:
   TensorCopier(const DcpDirectory& from, TorchFileWriter& to) : from_(from), to_(to) {}
 
   // The whole tensor; the result stands for it in the file's pickle.
   pickle::Value copy(const std::string& name);
-  // A tensor of fp32 made of parts of others: `name_of` gives the tensor that stands for a parameter,
-  // or nothing for zeros.
+  // A tensor of fp32 made of parts of others: `name_of` gives the tensor that stands for a
+  // parameter, or nothing for zeros.
   pickle::Value copy(const std::string& name, const FileTensor& tensor,
                      const std::function<std::string(const std::string&)>& name_of);
 
@@ -52,8 +54,8 @@ class TensorCopier {
 pickle::Value trainable_state(const DcpDirectory& directory, const SaveJob& job,
                               TorchFileWriter& writer);
 
-// File tensors with a parameter that trains, by group: in the order in which torch's optimizer numbers
-// them.
+// File tensors with a parameter that trains, by group: in the order in which torch's optimizer
+// numbers them.
 std::vector<std::vector<const FileTensor*>> numbered_tensors(
     const std::vector<FileTensor>& tensors, const std::vector<optim::ParameterGroup>& groups);
 
@@ -68,8 +70,8 @@ pickle::Value group_value(const DcpDirectory& directory, const OptimizerGroups& 
                           std::size_t group, pickle::Items params);
 // {"state": {...}, "param_groups": [...]}
 pickle::Value optimizer_value(pickle::Entries state, pickle::Items groups);
-// Adds what `value_of` makes of the optimizer under the key `one`, or with several sets {set: value}
-// under the key `several`.
+// Adds what `value_of` makes of the optimizer under the key `one`, or with several sets {set:
+// value} under the key `several`.
 void add_optimizers(const SaveJob& job, const std::string& one, const std::string& several,
                     pickle::Entries& root,
                     const std::function<pickle::Value(const OptimizerGroups&)>& value_of);

@@ -205,8 +205,8 @@ bool is_whole(const Located& located) {
          (located.kind == PathKind::model && is_known_model(located.path));
 }
 
-// As whole models, or tensor by tensor. Two exported folders are the latter: they hold everything, unless
-// changes say where the rest is.
+// As whole models, or tensor by tensor. Two exported folders are the latter: they hold everything,
+// unless changes say where the rest is.
 bool as_models(const Located& a, const Located& b, bool changed) {
   if (!is_whole(a) && !is_whole(b)) return false;
   if (a.kind == PathKind::model && b.kind == PathKind::model && !changed) return false;

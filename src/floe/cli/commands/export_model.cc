@@ -153,7 +153,8 @@ class ModelExport {
 
   // On the hub OpenFlamingo's models are one file of this name.
   ExportResult trained_part(bool flamingo) {
-    // What trained in an earlier part of the run, or began from random numbers, belongs to it as well.
+    // What trained in an earlier part of the run, or began from random numbers, belongs to it as
+    // well.
     const auto trains = [this](const nn::NamedParameter& parameter) {
       return parameter.tensor.requires_grad() || kept_.contains(parameter.name);
     };

@@ -46,12 +46,12 @@ std::shared_ptr<const TensorSource> exported_weights(const ExportRequest& reques
 // --raw: every tensor under its flat name. `place`: the file, or the folder to be filled.
 ExportResult export_raw(const ExportRequest& request, const std::string& place);
 
-// The weights of a training state of any origin, without prefixes; into a folder with config.json and
-// tokenizer of request.base, if there is one.
+// The weights of a training state of any origin, without prefixes; into a folder with config.json
+// and tokenizer of request.base, if there is one.
 ExportResult export_weights(const ExportRequest& request, const std::string& place);
 
-// A model as a whole in the layouts that other systems load: what its checkpoint has, and the rest from
-// the files that its configuration names. A language model becomes a Hugging Face folder, its
+// A model as a whole in the layouts that other systems load: what its checkpoint has, and the rest
+// from the files that its configuration names. A language model becomes a Hugging Face folder, its
 // adapters merged, or a PEFT folder of the adapters alone; a Flamingo the whole state dict of
 // OpenFlamingo, or what OpenFlamingo keeps of it (trainable_only).
 ExportResult export_model(const ExportRequest& request, const UsedModel& model,

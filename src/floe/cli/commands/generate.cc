@@ -115,8 +115,8 @@ void require_prompts(const Options& options) {
                        "generate: --pad-id has no use with --prompt, whose tokens have no padding");
 }
 
-// By --ids and --images, or by --prompt and --image; --pad-id names what to leave out at the start of
-// --ids. Throws ConfigError for what does not go together and DataError for files.
+// By --ids and --images, or by --prompt and --image; --pad-id names what to leave out at the start
+// of --ids. Throws ConfigError for what does not go together and DataError for files.
 std::vector<generation::Prompt> read_prompts(const Options& options, const LoadedModel& loaded) {
   const auto rows = options.values("--ids"), texts = options.values("--prompt");
   std::vector<generation::Prompt> prompts;

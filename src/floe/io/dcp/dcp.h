@@ -1,5 +1,5 @@
-// Directories of torch.distributed.checkpoint (DCP): the file .metadata says which tensors and objects
-// there are, and files *.distcp, one or more per rank, hold their bytes.
+// Directories of torch.distributed.checkpoint (DCP): the file .metadata says which tensors and
+// objects there are, and files *.distcp, one or more per rank, hold their bytes.
 //
 // A tensor is a set of chunks: rectangles of its elements, each stored on its own.
 #pragma once
@@ -35,8 +35,8 @@ struct Rectangle {
   std::int64_t numel() const;
 };
 
-// Elements [first, first + count) of a row-major tensor as the fewest rectangles, each of which is a
-// run itself, in order: at most 2 × dimensions − 1 of them. None for count 0.
+// Elements [first, first + count) of a row-major tensor as the fewest rectangles, each of which is
+// a run itself, in order: at most 2 × dimensions − 1 of them. None for count 0.
 std::vector<Rectangle> rectangles_of(const std::vector<std::int64_t>& shape, std::int64_t first,
                                      std::int64_t count);
 
@@ -55,14 +55,14 @@ struct DcpChunk {
 };
 
 // Sorts the chunks by their offsets, drops empty ones and replicas (the same rectangle again), and
-// checks that the rest is a tiling of the tensor. The result is what is wrong, as a part of a sentence
-// ("has a chunk ..."); empty when nothing is. `shape` must have fewer than 2^63 elements.
+// checks that the rest is a tiling of the tensor. The result is what is wrong, as a part of a
+// sentence ("has a chunk ..."); empty when nothing is. `shape` must have fewer than 2^63 elements.
 std::string tidy_chunks(const std::vector<std::int64_t>& shape, std::vector<DcpChunk>& chunks);
 
 // Note [Elements of a chunk]
-// A chunk's row-major order and its tensor's agree, so those of its elements that lie in a row-major
-// range of the tensor follow each other in the chunk: one range of its bytes. Both are made of runs,
-// elements that are neighbours in the tensor as well.
+// A chunk's row-major order and its tensor's agree, so those of its elements that lie in a
+// row-major range of the tensor follow each other in the chunk: one range of its bytes. Both are
+// made of runs, elements that are neighbours in the tensor as well.
 //
 // How many of the chunk's elements come before `element` of the tensor.
 std::int64_t elements_before(const DcpChunk& chunk, const std::vector<std::int64_t>& shape,
@@ -81,9 +81,9 @@ void for_each_run(const DcpChunk& chunk, const std::vector<std::int64_t>& shape,
 
 // ---- the file .metadata ----
 //
-// It is one pickle of plain data classes; it is read as data (pickle.h), nothing runs. What versions
-// of torch differ in is accepted: storage_meta and version may be missing (torch 2.2 and before), so
-// may planner_data, and TensorProperties may come from the older module.
+// It is one pickle of plain data classes; it is read as data (pickle.h), nothing runs. What
+// versions of torch differ in is accepted: storage_meta and version may be missing (torch 2.2 and
+// before), so may planner_data, and TensorProperties may come from the older module.
 
 constexpr const char* kDcpMetadataFile = ".metadata";
 
@@ -91,8 +91,8 @@ struct DcpTensor {
   std::vector<std::int64_t> shape;
   std::optional<DType> dtype;  // none: of a kind that floe does not read
   std::string why_unreadable;  // then: a part of a sentence: "has dtype torch.complex64, ..."
-  // Disjoint, and together they are the whole tensor; without empty ones and without replicas. In the
-  // order of their offsets.
+  // Disjoint, and together they are the whole tensor; without empty ones and without replicas. In
+  // the order of their offsets.
   std::vector<DcpChunk> chunks;
 };
 
@@ -111,9 +111,10 @@ struct DcpMetadata {
 // True when the directory has the metadata of a DCP checkpoint.
 bool is_dcp_directory(const std::string& directory);
 
-// Throws CheckpointError, one sentence that names the file and the entry, for metadata that is missing
-// (an unfinished save), damaged, or says what cannot be: a chunk outside of its tensor, chunks that
-// overlap, elements that no chunk has, a chunk without a place, a file outside of the directory.
+// Throws CheckpointError, one sentence that names the file and the entry, for metadata that is
+// missing (an unfinished save), damaged, or says what cannot be: a chunk outside of its tensor,
+// chunks that overlap, elements that no chunk has, a chunk without a place, a file outside of the
+// directory.
 DcpMetadata read_dcp_metadata(const std::string& directory);
 // The same of the bytes of one metadata file; `file` is for messages.
 DcpMetadata parse_dcp_metadata(std::string_view pickle, const std::string& file);
@@ -167,14 +168,14 @@ class DcpFileWriter {
 //   checkpoint.read(*info, first, count, out);        // from as many chunks as hold these elements
 //   checkpoint.object("optimizer.param_groups.0.lr").real();
 //
-// Opening reads .metadata and the sizes of the files of data. read() reads the elements asked for, and
-// of each item that it touches for the first time the description of where in it they lie.
+// Opening reads .metadata and the sizes of the files of data. read() reads the elements asked for,
+// and of each item that it touches for the first time the description of where in it they lie.
 //
 // Every defect is one CheckpointError that names the directory, the file and the tensor.
 class DcpDirectory : public TensorSource {
  public:
-  // Throws for metadata that are missing or wrong, and for files of data that are missing or too short
-  // for what the metadata put there.
+  // Throws for metadata that are missing or wrong, and for files of data that are missing or too
+  // short for what the metadata put there.
   explicit DcpDirectory(const std::string& directory);
 
   std::vector<std::string> names() const override { return names_in(tensors_); }
@@ -216,8 +217,8 @@ class DcpDirectory : public TensorSource {
   mutable std::mutex mutex_;
   mutable std::map<std::size_t, std::shared_ptr<const File>> open_files_;
   mutable std::list<std::size_t> recently_used_;
-  // Where the elements of a chunk begin in its file, by place; those found so far. Chunks that are not
-  // row-major are not among them.
+  // Where the elements of a chunk begin in its file, by place; those found so far. Chunks that are
+  // not row-major are not among them.
   mutable std::map<std::pair<std::size_t, std::int64_t>, std::int64_t> data_offsets_;
   mutable std::atomic<std::uint64_t> num_bytes_read_{0};
 };

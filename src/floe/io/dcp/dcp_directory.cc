@@ -104,7 +104,8 @@ void DcpDirectory::read(const TensorInfo& tensor, std::int64_t first_element, st
   for (const DcpChunk& chunk : found->second.chunks) read_chunk(tensor, chunk, first_element, out);
 }
 
-// Those of the elements of `out`, which begins with element `first` of the tensor, that the chunk has.
+// Those of the elements of `out`, which begins with element `first` of the tensor, that the chunk
+// has.
 void DcpDirectory::read_chunk(const TensorInfo& tensor, const DcpChunk& chunk, std::int64_t first,
                               std::span<std::byte> out) const {
   const std::int64_t size = size_of(tensor.dtype);

@@ -30,9 +30,9 @@ bool is_a(const Value& value, std::string_view name) {
 }
 
 // Note [Shared values]
-// A pickle names a value as often as it likes, so copies of texts and lists can be far larger than the
-// file. Texts stay where the pickle has them until they are known to be different keys, files are
-// numbers, and there may be only as many chunks as the pickle has bytes.
+// A pickle names a value as often as it likes, so copies of texts and lists can be far larger than
+// the file. Texts stay where the pickle has them until they are known to be different keys, files
+// are numbers, and there may be only as many chunks as the pickle has bytes.
 class Parser {
  public:
   Parser(std::string_view bytes, const std::string& file) : num_bytes_(bytes.size()), file_(file) {

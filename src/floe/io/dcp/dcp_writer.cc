@@ -46,8 +46,8 @@ void add_common(std::string& archive, std::vector<zip::Placed>& entries, const V
 
 // An item of a .distcp file: an archive of torch.save that holds one tensor or one object.
 //
-// Everything but the elements is small and known beforehand, save the elements' checksum; so a large
-// item is written without being put together in memory: head, elements, tail.
+// Everything but the elements is small and known beforehand, save the elements' checksum; so a
+// large item is written without being put together in memory: head, elements, tail.
 class DcpItem {
  public:
   DcpItem(DType dtype, const std::vector<std::int64_t>& shape) {

@@ -89,7 +89,8 @@ class AtomicFolder {
 
   // Of the temporary folder.
   const std::string& path() const { return temporary_; }
-  // Renames it to the target; what was there is removed afterwards. The files must be on disk already.
+  // Renames it to the target; what was there is removed afterwards. The files must be on disk
+  // already.
   void commit();
 
  private:

@@ -19,8 +19,8 @@ class InputStream {
   virtual void finish() {}
 };
 
-// `where` is a path or "pipe:COMMAND"; gzip, bzip2, xz, zstd and lz4 are told by their content. Throws
-// DataError when there is no such file.
+// `where` is a path or "pipe:COMMAND"; gzip, bzip2, xz, zstd and lz4 are told by their content.
+// Throws DataError when there is no such file.
 std::unique_ptr<InputStream> open_input(const std::string& where);
 
 }  // namespace floe

@@ -115,8 +115,8 @@ Metadata parse_metadata(const json& value, const std::string& file) {
   return metadata;
 }
 
-// The tensors must cover the data exactly: bytes that belong to none, or to two, mean that the header
-// is not the one of this data.
+// The tensors must cover the data exactly: bytes that belong to none, or to two, mean that the
+// header is not the one of this data.
 void check_cover(const SafetensorsHeader& header, const std::string& file, std::int64_t data_offset,
                  std::int64_t file_size) {
   std::vector<const TensorInfo*> order;

@@ -24,17 +24,17 @@ struct TarEntry {
 
 class TarReader {
  public:
-  // A path, or "pipe:COMMAND": what the shell command writes. gzip, bzip2, xz, zstd and lz4 are told
-  // by their content. Throws DataError when there is no such file.
+  // A path, or "pipe:COMMAND": what the shell command writes. gzip, bzip2, xz, zstd and lz4 are
+  // told by their content. Throws DataError when there is no such file.
   explicit TarReader(const std::string& where);
   ~TarReader();
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
 
   // The next regular file, in order, or false at the end; `entry`'s memory is used again. Throws
-  // DataError that names the shard, the place and the defect when the stream is damaged, cut off, or
-  // its command failed; every complete member before that has been given. After an error or the end
-  // it always returns false.
+  // DataError that names the shard, the place and the defect when the stream is damaged, cut off,
+  // or its command failed; every complete member before that has been given. After an error or the
+  // end it always returns false.
   bool next(TarEntry& entry);
 
   // Byte of the (decompressed) stream where the header of the last given entry begins.

@@ -45,7 +45,8 @@ bool is_zero(const TarBlock& block) {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Octal text between spaces, up to the first zero byte; or, with the first bit set, a binary number.
+// Octal text between spaces, up to the first zero byte; or, with the first bit set, a binary
+// number.
 std::optional<std::int64_t> parse_number(Field field) {
   const auto first = std::to_integer<unsigned>(field[0]);
   if (first == 0x80 || first == 0xff) {

@@ -13,8 +13,8 @@ namespace floe {
 
 // ---- folders of weights as Hugging Face's hub has them: one file, or shards and an index ----
 
-// Which naming of a folder comes first when it holds several, as folders of CLIP models often do: the
-// same weights under the names of transformers and under those of open_clip.
+// Which naming of a folder comes first when it holds several, as folders of CLIP models often do:
+// the same weights under the names of transformers and under those of open_clip.
 enum class FolderNaming { transformers, open_clip };
 
 // The file or index in the folder that holds the weights. In this order, as in the libraries:
@@ -55,16 +55,16 @@ std::unique_ptr<TensorSource> open_tensors(const std::string& path);
 // tensors. Empty for bare weights, and for sources that do not tell (safetensors).
 std::vector<std::string> parts_of(const TensorSource& source);
 
-// What stands in front of the weights' names: "model_state_dict.", "state_dict.", "model."; empty for
-// bare weights.
+// What stands in front of the weights' names: "model_state_dict.", "state_dict.", "model."; empty
+// for bare weights.
 //
-// A name alone does not tell `model.layers.0` of a state dict from `layers.0` in the part `model`. A
-// directory of torch.distributed.checkpoint and a file of torch.save know the difference; for others
-// the part `model` is taken for one when an optimizer's state lies beside it.
+// A name alone does not tell `model.layers.0` of a state dict from `layers.0` in the part `model`.
+// A directory of torch.distributed.checkpoint and a file of torch.save know the difference; for
+// others the part `model` is taken for one when an optimizer's state lies beside it.
 std::string weights_prefix(const TensorSource& source);
 
-// What a training state says beside its tensors: the value under a key of the file of torch.save, or of
-// the file meta.pt that trainers put into a directory; null when there is none.
+// What a training state says beside its tensors: the value under a key of the file of torch.save,
+// or of the file meta.pt that trainers put into a directory; null when there is none.
 pickle::Value state_value(const TensorSource& source, const std::string& key);
 
 // True for what a Trainer of Lightning saved.

@@ -1,7 +1,7 @@
 // Where weights come from: name -> shape, dtype and the byte ranges that hold the elements.
 //
-// A rank asks for the elements it owns and only their bytes are read, so loading a model of any size
-// needs the memory of one shard.
+// A rank asks for the elements it owns and only their bytes are read, so loading a model of any
+// size needs the memory of one shard.
 //
 //   auto source = open_tensors("opt-1.3b");
 //   const TensorInfo* info = source->find("model.decoder.embed_tokens.weight");

@@ -1,6 +1,6 @@
-// What a pickle says, as data. Python's pickles are programs that import and call; here an import is
-// a Global and a call is an Object that remembers what would be called with what. Nothing is looked
-// up and nothing runs.
+// What a pickle says, as data. Python's pickles are programs that import and call; here an import
+// is a Global and a call is an Object that remembers what would be called with what. Nothing is
+// looked up and nothing runs.
 //
 //   const pickle::Value root = pickle::read(bytes, "meta.pt");
 //   if (const pickle::Value* epoch = root.find("epoch")) start = epoch->integer();
@@ -86,7 +86,8 @@ class Value {
   // The same, in the state of an object.
   const Value* attribute(std::string_view name) const;
 
-  // The shared content; null for None, booleans and numbers. Equal pointers are the same Python object.
+  // The shared content; null for None, booleans and numbers. Equal pointers are the same Python
+  // object.
   const Node* identity() const { return node_.get(); }
 
  private:
@@ -160,8 +161,8 @@ std::string shown(const Value& value);
 // The value of the one pickle that `bytes` hold; `file` is for messages.
 Value read(std::string_view bytes, const std::string& file);
 
-// Writing pickles that every Python 3 reads, and torch.load(weights_only=True) as far as it knows the
-// names in them.
+// Writing pickles that every Python 3 reads, and torch.load(weights_only=True) as far as it knows
+// the names in them.
 //
 // Protocol 2, which torch.save uses. Values that are shared are written once and stay one object in
 // Python; so are equal texts and global names.

@@ -10,9 +10,9 @@
 namespace floe::pickle {
 
 // Note [Nodes while reading]
-// A pickle can build chains of any length and cycles (through the memo). Until the result is known to
-// be shallow and free of cycles nothing may recurse over it, destructors included. So the reader keeps
-// every node that can have children, and when reading fails it empties them one by one.
+// A pickle can build chains of any length and cycles (through the memo). Until the result is known
+// to be shallow and free of cycles nothing may recurse over it, destructors included. So the reader
+// keeps every node that can have children, and when reading fails it empties them one by one.
 class Reader {
  public:
   Reader(std::string_view bytes, const std::string& file) : bytes_(bytes), file_(file) {}

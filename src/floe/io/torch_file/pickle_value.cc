@@ -298,8 +298,8 @@ Value ordered_dict(Entries entries) {
 
 std::string shown(const Value& value) { return Printer().print(value); }
 
-// Depth first with an own stack: each node is entered once, and left when all below it are done. One
-// that is met again before it was left lies on a cycle.
+// Depth first with an own stack: each node is entered once, and left when all below it are done.
+// One that is met again before it was left lies on a cycle.
 std::string_view shape_problem(const Value& root) {
   std::vector<const Value*> path{&root};
   while (!path.empty()) {

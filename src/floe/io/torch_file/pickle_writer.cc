@@ -45,7 +45,8 @@ class Writer {
   }
 
  private:
-  // The value as protocol 2 has it: the same one for equal texts and names, a call for bytes and sets.
+  // The value as protocol 2 has it: the same one for equal texts and names, a call for bytes and
+  // sets.
   const Value& canonical(const Value& value) {
     switch (value.kind()) {
       case Kind::text: return texts_.try_emplace(value.text(), value).first->second;

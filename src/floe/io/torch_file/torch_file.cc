@@ -92,9 +92,9 @@ class Walk {
   std::size_t depth_ = 0, values_ = 0, letters_ = 0;
 };
 
-// Calls `visit` for every tensor with its dotted name, in the order of the tree. Dict keys, places in
-// lists and attributes of objects are the parts of a name; a tensor that is itself the root has the
-// empty name.
+// Calls `visit` for every tensor with its dotted name, in the order of the tree. Dict keys, places
+// in lists and attributes of objects are the parts of a name; a tensor that is itself the root has
+// the empty name.
 //
 // A value that is shared has several names, so a small pickle can stand for a huge tree. What is
 // visited is therefore bounded by `pickle_bytes`, far above what saved training states need; beyond

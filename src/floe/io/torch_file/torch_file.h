@@ -39,7 +39,8 @@ class TorchFile : public TensorSource {
   std::vector<std::string> names() const override;
   // Throws DataError for a tensor that is refused(): it is there, but cannot be read.
   const TensorInfo* find(const std::string& name) const override;
-  // A strided view (a transposed weight, say) is gathered: its bytes are read with those in between.
+  // A strided view (a transposed weight, say) is gathered: its bytes are read with those in
+  // between.
   void read(const TensorInfo& tensor, std::int64_t first_element, std::int64_t count,
             std::span<std::byte> out) const override;
 
@@ -49,8 +50,8 @@ class TorchFile : public TensorSource {
   // Null when the value is no tensor of this source. A tensor with several names is found under its
   // first.
   const TensorInfo* tensor_at(const pickle::Value& value) const;
-  // Tensors of kinds that floe does not read, and those whose name another one has too, and why, as a
-  // part of a sentence. They are not among names().
+  // Tensors of kinds that floe does not read, and those whose name another one has too, and why, as
+  // a part of a sentence. They are not among names().
   const std::map<std::string, std::string>& refused() const { return refused_; }
   // By torch.jit.save: the names are those of attributes, and root() is the module.
   bool is_torchscript() const { return is_torchscript_; }
@@ -87,8 +88,8 @@ class TorchFile : public TensorSource {
 //   writer.finish(pickle::dict({{"epoch", 3},
 //                               {"model_state_dict", pickle::ordered_dict({{"w", weight}})}}));
 //
-// The file appears under its name only in finish(). A value from declare() that is put into the tree
-// twice is one tensor with two names in Python, as tied weights are.
+// The file appears under its name only in finish(). A value from declare() that is put into the
+// tree twice is one tensor with two names in Python, as tied weights are.
 //
 // Threads: one at a time. Misuse (an unknown name, too many or too few bytes) throws Error.
 class TorchFileWriter {

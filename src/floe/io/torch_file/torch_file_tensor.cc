@@ -163,8 +163,8 @@ struct Span {
   std::int64_t first, last;  // elements of the storage
 };
 
-// All storage between which the elements lie: exact where the places agree and in the first dimension
-// in which they differ, whole below that.
+// All storage between which the elements lie: exact where the places agree and in the first
+// dimension in which they differ, whole below that.
 Span span_of(const TorchTensor& view, std::int64_t first, std::int64_t count) {
   const auto from = place_of(view, first), to = place_of(view, first + count - 1);
   Span span{view.offset, view.offset};
@@ -177,7 +177,8 @@ Span span_of(const TorchTensor& view, std::int64_t first, std::int64_t count) {
   return span;
 }
 
-// Copies those of the elements that lie in [begin, end) of the storage from `window` to their places.
+// Copies those of the elements that lie in [begin, end) of the storage from `window` to their
+// places.
 template <std::size_t size>
 void pick(const TorchTensor& view, std::int64_t first, std::int64_t count, std::int64_t begin,
           std::int64_t end, const std::byte* window, std::byte* out) {
@@ -308,10 +309,10 @@ Value torch_tensor_value(DType dtype, const std::string& storage,
 
 // Note [Strided views]
 // A transposed or expanded tensor is saved as its whole storage and strides. Elements in row-major
-// order then lie apart; one read call per element would take minutes for a large weight. So a request
-// is read as windows over the part of the storage that it touches, and its elements are picked from
-// them. When that part is so large for so few elements that single reads are cheaper (one column of a
-// large table), the request is halved first.
+// order then lie apart; one read call per element would take minutes for a large weight. So a
+// request is read as windows over the part of the storage that it touches, and its elements are
+// picked from them. When that part is so large for so few elements that single reads are cheaper
+// (one column of a large table), the request is halved first.
 
 void TorchFile::read(const TensorInfo& tensor, std::int64_t first_element, std::int64_t count,
                      std::span<std::byte> out) const {

@@ -1,5 +1,6 @@
-// How torch describes a tensor in a pickle: a call of torch._utils._rebuild_tensor_v2 (or a relative)
-// with a storage, an offset, a shape and strides. Here that call is taken apart, not made.
+// How torch describes a tensor in a pickle: a call of torch._utils._rebuild_tensor_v2 (or a
+// relative) with a storage, an offset, a shape and strides. Here that call is taken apart, not
+// made.
 #pragma once
 
 #include <cstdint>
@@ -35,16 +36,17 @@ class UnreadableTensor : public DataError {
 // True for calls that make a tensor or a parameter, readable or not.
 bool is_torch_tensor(const pickle::Value& value);
 // Everything is checked: kinds, signs, overflow, and that all elements lie in the storage. Throws
-// UnreadableTensor, or DataError when the description cannot be right; both with a part of a sentence
-// ("has dtype torch.complex64, ...") to be put after the tensor's name.
+// UnreadableTensor, or DataError when the description cannot be right; both with a part of a
+// sentence ("has dtype torch.complex64, ...") to be put after the tensor's name.
 TorchTensor parse_torch_tensor(const pickle::Value& value);
 
-// The parts of such a description: a torch.Size, tuple or list of integers from 0 (`what` names it in
-// messages), and a dtype such as torch.float32. They throw in the same manner.
+// The parts of such a description: a torch.Size, tuple or list of integers from 0 (`what` names it
+// in messages), and a dtype such as torch.float32. They throw in the same manner.
 std::vector<std::int64_t> parse_torch_size(const pickle::Value& value, std::string_view what);
 DType parse_torch_dtype(const pickle::Value& value);
 
-// The other direction: what torch.load makes a tensor of; contiguous, from the start of its storage.
+// The other direction: what torch.load makes a tensor of; contiguous, from the start of its
+// storage.
 pickle::Value torch_tensor_value(DType dtype, const std::string& storage,
                                  const std::vector<std::int64_t>& shape);
 

@@ -1,5 +1,5 @@
-// Zip archives of stored entries: read, written, and their records (PKWARE's APPNOTE) as far as these
-// need them.
+// Zip archives of stored entries: read, written, and their records (PKWARE's APPNOTE) as far as
+// these need them.
 #pragma once
 
 #include <bit>
@@ -53,7 +53,8 @@ class Record {
   std::string bytes_;
 };
 
-// An entry whose place is decided, for whoever writes its bytes himself: offsets are from the beginning of the archive.
+// An entry whose place is decided, for whoever writes its bytes himself: offsets are from the
+// beginning of the archive.
 struct Placed {
   std::string name;
   std::int64_t size = 0;
@@ -63,8 +64,8 @@ struct Placed {
   std::int64_t end() const { return data_offset + size; }
 };
 
-// The entry whose header stands at `offset` and whose bytes begin at a multiple of `alignment`. Throws
-// Error when the archive would have more than 2^63 bytes.
+// The entry whose header stands at `offset` and whose bytes begin at a multiple of `alignment`.
+// Throws Error when the archive would have more than 2^63 bytes.
 Placed place(std::string name, std::int64_t size, std::int64_t offset, std::int64_t alignment);
 // From header_offset up to data_offset.
 std::string local_header(const Placed& entry);
@@ -83,12 +84,12 @@ struct ZipEntry {
   std::uint16_t flags = 0;
 };
 
-// The directory of a zip archive, for archives that hold tensors: entries are stored as they are, so
-// each is a range of bytes in the file. Zip64 included.
+// The directory of a zip archive, for archives that hold tensors: entries are stored as they are,
+// so each is a range of bytes in the file. Zip64 included.
 //
 // The archive may be a part of a larger file. Compressed entries are listed (TorchScript compresses
-// its code) but have no range. Checksums are not compared: torch itself writes archives without valid
-// ones (torch.serialization.set_crc32_options) and never looks at them.
+// its code) but have no range. Checksums are not compared: torch itself writes archives without
+// valid ones (torch.serialization.set_crc32_options) and never looks at them.
 class ZipReader {
  public:
   // Throws DataError when this is no archive, is cut off, or its directory says what cannot be.
@@ -129,8 +130,8 @@ class ZipReader {
   std::map<std::string, std::size_t> by_name_;
 };
 
-// Writing a zip archive of stored entries whose bytes come in pieces: each entry gets its place when
-// it is declared, so entries can be written in any order and side by side.
+// Writing a zip archive of stored entries whose bytes come in pieces: each entry gets its place
+// when it is declared, so entries can be written in any order and side by side.
 //
 // Threads: one at a time. Zip64 records are written where 32 bits are too few.
 class ZipWriter {

@@ -191,10 +191,10 @@ void Bpe::prepare_bytes() {
 }
 
 // Note [Cutting at spaces]
-// LLaMA's tokenizers hand the model a whole document as one word. When no merge joins a character with
-// a space mark behind it, nothing ever reaches over that place, so the parts can be encoded one by one
-// (and be found in the cache). The mark itself must be a token, so that unknown characters in front of
-// it are closed there as well.
+// LLaMA's tokenizers hand the model a whole document as one word. When no merge joins a character
+// with a space mark behind it, nothing ever reaches over that place, so the parts can be encoded
+// one by one (and be found in the cache). The mark itself must be a token, so that unknown
+// characters in front of it are closed there as well.
 void Bpe::prepare_spaces(const Merges& merges) {
   cuts_at_spaces_ =
       id_of(kSpaceMark) >= 0 && std::none_of(merges.begin(), merges.end(), [](const auto& merge) {
@@ -324,8 +324,8 @@ void Bpe::merge_long(BpeScratch& scratch) const {
   for (std::int32_t i = 0; i < count; ++i)
     at(i) = {ids[static_cast<std::size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1};
 
-  // The smallest rank first, of equal ones the leftmost. An entry is stale when its pair is not there
-  // any more; ranks are unique, so comparing them tells.
+  // The smallest rank first, of equal ones the leftmost. An entry is stale when its pair is not
+  // there any more; ranks are unique, so comparing them tells.
   queue.clear();
   const auto entry = [](std::int32_t rank, std::int32_t place) {
     return std::uint64_t{static_cast<std::uint32_t>(rank)} << 32 |

@@ -17,8 +17,8 @@
 
 namespace floe::token {
 
-// GPT-2's way to write any byte as a visible character (`Ġ` is a space, `Ċ` a line end): the character
-// that stands for the byte.
+// GPT-2's way to write any byte as a visible character (`Ġ` is a space, `Ċ` a line end): the
+// character that stands for the byte.
 char32_t byte_to_char(std::uint8_t byte);
 // The byte that the character stands for, or -1.
 int char_to_byte(char32_t c);
@@ -28,7 +28,8 @@ void append_bytes_as_chars(std::string& text, std::string_view bytes);
 // The bytes of a token; false when a character stands for no byte. The token must be UTF-8.
 bool chars_to_bytes(std::string_view token, std::string& bytes);
 
-// A hash table from 64-bit keys for the inner loop of byte-pair encoding: one flat array, no removal.
+// A hash table from 64-bit keys for the inner loop of byte-pair encoding: one flat array, no
+// removal.
 template <class Value>
 class FlatTable {
  public:
@@ -171,16 +172,16 @@ class Bpe {
   };
   using Merges = std::vector<std::pair<std::string, std::string>>;
 
-  // `words_are_bytes`: words arrive as bytes and the vocabulary writes them in GPT-2's byte alphabet;
-  // otherwise words are UTF-8 and so is the vocabulary.
+  // `words_are_bytes`: words arrive as bytes and the vocabulary writes them in GPT-2's byte
+  // alphabet; otherwise words are UTF-8 and so is the vocabulary.
   Bpe(StringToId vocabulary, const Merges& merges, Options options, bool words_are_bytes,
       const std::string& where);
   Bpe(Bpe&&) = default;
   // The "model" of tokenizer.json.
   static Bpe read(const nlohmann::json& model, bool words_are_bytes, const std::string& where);
 
-  // Appends the ids of one word. Words that are not bytes must be UTF-8. Thread-safe as long as each
-  // thread has its scratch.
+  // Appends the ids of one word. Words that are not bytes must be UTF-8. Thread-safe as long as
+  // each thread has its scratch.
   void encode(std::string_view word, std::vector<std::int32_t>& ids, BpeScratch& scratch) const;
 
   std::int32_t id_of(std::string_view token) const;    // -1: none

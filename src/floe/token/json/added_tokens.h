@@ -1,4 +1,5 @@
-// Tokens that are found in text before anything else looks at it: `<image>`, `</s>`, runs of spaces.
+// Tokens that are found in text before anything else looks at it: `<image>`, `</s>`, runs of
+// spaces.
 #pragma once
 
 #include <array>
@@ -69,8 +70,8 @@ class AddedTokens {
   // Those of the vocabulary keep their ids, others follow at its end. `normalizer` may be null.
   void add(const std::vector<AddedToken>& tokens, const Bpe& model, const Normalizer* normalizer);
 
-  // Calls on_text(begin, end) and on_token(id) in the order of the text. `normalized` says which tokens
-  // are looked for: those for normalised text or the others.
+  // Calls on_text(begin, end) and on_token(id) in the order of the text. `normalized` says which
+  // tokens are looked for: those for normalised text or the others.
   template <class OnText, class OnToken>
   void split(std::string_view text, bool normalized, const OnText& on_text,
              const OnToken& on_token) const;

@@ -83,8 +83,8 @@ void JsonTokenizer::add_configured_tokens(const json& document, const TokenizerC
     pad_ = padding["pad_token"].get<std::string>();
     specials.push_back(special_token(*pad_));
   }
-  // Tokens of the configuration by id, or else those the file has, get their flags; then the special
-  // tokens that have no place yet follow.
+  // Tokens of the configuration by id, or else those the file has, get their flags; then the
+  // special tokens that have no place yet follow.
   std::vector<AddedToken> tokens;
   if (config.legacy_added)
     for (const auto& [id, token] : added_.all()) tokens.push_back(token);

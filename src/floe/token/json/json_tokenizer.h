@@ -1,5 +1,5 @@
-// The tokenizer that tokenizer.json describes: added tokens, normaliser, pre-tokenizer, byte-pair model,
-// post-processor and decoder, one after the other.
+// The tokenizer that tokenizer.json describes: added tokens, normaliser, pre-tokenizer, byte-pair
+// model, post-processor and decoder, one after the other.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@
 
 namespace floe::token {
 
-// Objects that one thread at a time may use, kept for whoever comes next: as many as there were threads
-// at once.
+// Objects that one thread at a time may use, kept for whoever comes next: as many as there were
+// threads at once.
 template <class Scratch>
 class ScratchPool {
  public:
@@ -60,8 +60,8 @@ class ScratchPool {
 
 class JsonTokenizer : public Tokenizer {
  public:
-  // `document` is the parsed file `path`. Throws DataError for a broken one, ConfigError for what floe
-  // does not support.
+  // `document` is the parsed file `path`. Throws DataError for a broken one, ConfigError for what
+  // floe does not support.
   JsonTokenizer(const nlohmann::json& document, const TokenizerConfig& config,
                 const std::string& path);
 

@@ -1,6 +1,6 @@
 // The parts of tokenizer.json, in the order in which a text passes them: normaliser, pre-tokenizer,
-// (model), post-processor; and the decoder, for the way back. Each is read from its block of the file,
-// and throws ConfigError for kinds that floe does not support.
+// (model), post-processor; and the decoder, for the way back. Each is read from its block of the
+// file, and throws ConfigError for kinds that floe does not support.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ namespace floe::token {
 // something changes, into buffers that are kept.
 class Draft {
  public:
-  // `at_start`: the text begins where the whole input begins. The text must outlive the draft's use.
+  // `at_start`: the text begins where the whole input begins. The text must outlive the draft's
+  // use.
   void begin(std::string_view text, bool at_start) {
     text_ = text;
     at_start_ = at_start;
@@ -68,7 +69,8 @@ std::unique_ptr<Normalizer> read_normalizer(const nlohmann::json& normalizer,
 // The pieces of a text while it is cut into words.
 class Pieces {
  public:
-  // One piece; `at_start`: it begins where the whole input begins. The text must outlive the pieces.
+  // One piece; `at_start`: it begins where the whole input begins. The text must outlive the
+  // pieces.
   void begin(std::string_view text, bool at_start) {
     now_.assign(1, text);
     num_texts_ = 0;
@@ -114,8 +116,8 @@ class CutStep {
 // The "pre_tokenizer" of tokenizer.json; none for null.
 class PreTokenizer {
  public:
-  // `add_prefix_space` overrides the field of a ByteLevel that stands alone, as transformers does with
-  // the value in tokenizer_config.json.
+  // `add_prefix_space` overrides the field of a ByteLevel that stands alone, as transformers does
+  // with the value in tokenizer_config.json.
   PreTokenizer(const nlohmann::json& pre_tokenizer, std::optional<bool> add_prefix_space,
                const std::string& where);
 

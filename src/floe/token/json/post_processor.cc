@@ -29,7 +29,8 @@ std::vector<std::int32_t> special_ids(const json& specials, const std::string& n
   return ids;
 }
 
-// "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+// "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id":
+// 0}}]
 PostProcessor read_template(JsonFields& fields) {
   const std::string& where = fields.where();
   const json& specials = fields.object("special_tokens");

@@ -49,8 +49,8 @@ void add_segments(std::string_view text, const std::vector<Segment>& segments,
   const auto add = [&](std::size_t begin, std::size_t end) {
     pieces.add(text.substr(begin, end - begin));
   };
-  // Of several matches in a row only one joins its neighbour: the first the one in front, the last the
-  // one behind.
+  // Of several matches in a row only one joins its neighbour: the first the one in front, the last
+  // the one behind.
   const auto joins = [&](std::size_t left) {  // `left` with the segment behind it
     const bool first = segments[left].is_match, second = segments[left + 1].is_match;
     switch (behavior) {

@@ -25,8 +25,8 @@ class Pattern {
 std::unique_ptr<Pattern> make_literal(std::string text);
 
 // A regular expression in Oniguruma's language. The expressions of GPT-2, Llama 3 and Qwen2 have
-// matchers of their own; others go through PCRE2 when they keep to the part of the language that means
-// the same there. Throws ConfigError, beginning with `where`, for anything else.
+// matchers of their own; others go through PCRE2 when they keep to the part of the language that
+// means the same there. Throws ConfigError, beginning with `where`, for anything else.
 std::unique_ptr<Pattern> make_regex(const std::string& expression, const std::string& where);
 
 // {"String": "..."} or {"Regex": "..."}, as tokenizer.json writes them.
@@ -35,15 +35,15 @@ std::unique_ptr<Pattern> read_pattern(const nlohmann::json& pattern, const std::
 // What the ByteLevel pre-tokenizer cuts by.
 extern const char* const kGpt2Expression;
 
-// The matcher written by hand for an expression that nearly all tokenizers use, or null when it is none
-// of these.
+// The matcher written by hand for an expression that nearly all tokenizers use, or null when it is
+// none of these.
 std::unique_ptr<Pattern> known_pattern(const std::string& expression);
 
 // Oniguruma's regular expressions, as far as PCRE2 can stand in for them.
 //
-// The two languages differ in what `$`, `\h`, `\w`, `{1,2}+` or `(?i)` mean, and every build of either
-// has its own Unicode tables. So an expression is read here, every class of characters is spelled out
-// from floe's table, and what could mean something else is refused.
+// The two languages differ in what `$`, `\h`, `\w`, `{1,2}+` or `(?i)` mean, and every build of
+// either has its own Unicode tables. So an expression is read here, every class of characters is
+// spelled out from floe's table, and what could mean something else is refused.
 //
 // The expression for PCRE2 in UTF mode. Throws ConfigError, beginning with `where`, for constructs
 // outside the common part.

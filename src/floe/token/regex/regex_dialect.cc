@@ -143,8 +143,8 @@ class Reader {
     out_ += text;
   }
 
-  // Without regard to case the engines agree on single ASCII letters; Oniguruma also knows characters
-  // that stand for two, such as the sharp s.
+  // Without regard to case the engines agree on single ASCII letters; Oniguruma also knows
+  // characters that stand for two, such as the sharp s.
   void literal(char32_t c) {
     if (ignore_case_ > 0) {
       if (c >= 0x80) refuse("a character beyond ASCII inside (?i:...)");

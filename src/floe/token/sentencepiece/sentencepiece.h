@@ -29,8 +29,9 @@ struct SentencePieceInfo {
 };
 
 // A look at a model file before the library loads it. The library trusts its file: a table for
-// normalising text is walked without bounds, and some odd vocabularies end the process. So the file is
-// read here first, and what a trainer would not write is refused: throws DataError, naming the file.
+// normalising text is walked without bounds, and some odd vocabularies end the process. So the file
+// is read here first, and what a trainer would not write is refused: throws DataError, naming the
+// file.
 SentencePieceInfo check_sentencepiece(std::string_view bytes, const std::string& path);
 
 // LLaMA's tokenizer from a SentencePiece model, as transformers' (slow) LlamaTokenizer gives it.

@@ -109,9 +109,9 @@ void read_trainer(std::string_view bytes, const std::string& path, SentencePiece
   }
 }
 
-// The table is a length, a double array of 32-bit units and the texts that values point into. A unit
-// leads to (its place ^ its offset ^ a byte); all such places must exist, and all values must lie inside
-// the texts, which end with a zero.
+// The table is a length, a double array of 32-bit units and the texts that values point into. A
+// unit leads to (its place ^ its offset ^ a byte); all such places must exist, and all values must
+// lie inside the texts, which end with a zero.
 bool is_sound_charsmap(std::string_view table) {
   std::uint32_t size = 0;
   if (table.size() < 4) return false;
@@ -123,8 +123,8 @@ bool is_sound_charsmap(std::string_view table) {
   std::memcpy(units.data(), table.data() + 4, size);
   for (std::size_t i = 0; i < units.size(); ++i) {
     const std::uint32_t unit = units[i];
-    // A value unit leads nowhere: no byte is its label. Only the first unit is walked through whatever
-    // it is.
+    // A value unit leads nowhere: no byte is its label. Only the first unit is walked through
+    // whatever it is.
     if (i != 0 && unit >> 31) continue;
     const std::uint32_t offset = (unit >> 10) << ((unit & (1u << 9)) >> 6);
     const std::size_t base = i ^ offset;

@@ -26,9 +26,9 @@ const Form& form_of(NormalForm form) {
   return forms[static_cast<int>(form)];
 }
 
-// Whether the library may see the character in front of those that could join it. One that is younger
-// than the package's tables stands still there, while the library would take it apart or, if it is a mark,
-// sort it among its neighbours.
+// Whether the library may see the character in front of those that could join it. One that is
+// younger than the package's tables stands still there, while the library would take it apart or,
+// if it is a mark, sort it among its neighbours.
 bool is_base(const char* at) {
   constexpr auto kNoDecomposition = UINT16_MAX;
   const char32_t c = next_char(at);
