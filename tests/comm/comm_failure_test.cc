@@ -148,7 +148,8 @@ TEST_RANKS(Timeout, SmallAllReduce, 3) { one_never_calls(3); }
 TEST_RANKS(Timeout, Broadcast, 3) { one_never_calls(4); }
 TEST_RANKS(Timeout, Barrier, 3) { one_never_calls(5); }
 
-// Rank 2 is killed while the others wait for it in collective number `which`, long before any timeout.
+// Rank 2 is killed while the others wait for it in collective number `which`, long
+// before any timeout.
 void one_is_killed(const std::string& name, std::size_t which) {
   if (!test::is_rank()) {
     const auto outcome = test::start_ranks("Killed", name, 3, 40s);
@@ -282,8 +283,8 @@ TEST_RANKS(Abort, FreesARankThatWaits, 2) {
   EXPECT_LT(clock.seconds(), 10);
 }
 
-// A world that watches: a rank that has announced its failure, and goes on, is not waited for in any group,
-// nor is one that took the store with it.
+// A world that watches: a rank that has announced its failure, and goes on, is not waited for in
+// any group, nor is one that took the store with it.
 std::shared_ptr<World> join_watching() {
   return World::join({.timeout = 60s,
                       .rendezvous = find_rendezvous({}, process_environment()),

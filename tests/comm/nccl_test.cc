@@ -108,7 +108,8 @@ TEST(Nccl, ARankThatDies) {
   EXPECT_EQ(outcome.exit_codes, (std::vector<int>{0, 128 + SIGKILL})) << outcome.outputs[0];
 }
 
-// A rank that does not come: the other one fails at the timeout and goes on; nothing ends the process.
+// A rank that does not come: the other one fails at the timeout and goes on; nothing
+// ends the process.
 TEST_RANKS(Nccl, ARankThatIsLate, 2) {
   const auto world = join(10s);
   EXPECT_EQ(one_more_sum(*world).said, "nothing");
@@ -134,7 +135,8 @@ TEST_RANKS(Nccl, ARankThatGivesUp, 2) {
   EXPECT_LT(outcome.seconds, 30) << "the other one is told, too";
 }
 
-// A rank that has announced its failure but goes on: the other one does not wait for its timeout, in any group.
+// A rank that has announced its failure but goes on: the other one does not wait for its timeout,
+// in any group.
 TEST_RANKS(Nccl, AFailureThatIsTold, 2) {
   const auto world = join();
   const Mesh& mesh = world->mesh(2);

@@ -11,11 +11,11 @@
 #include "floe/core/error.h"
 #include "tests/io/scratch.h"
 
-namespace floe::data {
+namespace floe::convert {
 namespace {
 
 std::string dumped(const std::string& text) {
-  const PythonJson document(std::as_bytes(std::span(text)));
+  const data::PythonJson document(std::as_bytes(std::span(text)));
   std::string out;
   write_python_json(document.root(), out);
   return out;
@@ -102,4 +102,4 @@ TEST(Convert, RefusesWhatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::convert

@@ -1,4 +1,4 @@
-#include "floe/data/shards/held_out.h"
+#include "floe/data/loader/held_out.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 std::vector<std::string> keys_of(HeldOut& held_out) {
   std::vector<std::string> keys;
   while (auto step = held_out.next())
-    for (const Batch& batch : step->batches)
+    for (const SourceBatch& batch : step->sources)
       keys.insert(keys.end(), batch.keys.begin(), batch.keys.end());
   return keys;
 }
@@ -81,7 +81,7 @@ TEST(HeldOut, AProbeReadsUpToTheFirstUsableSample) {
 
 TEST(HeldOut, ErrorsNameTheKeyOfTheHeldOutShards) {
   LoaderContext at = context();
-  at.keys.laion = "train.validation.shards.laion";
+  at.keys.by_source["laion"] = "train.validation.shards.laion";
   try {
     HeldOut(laion_config("/nowhere/{0..3}.tar", 4), at, {});
     FAIL() << "no error";
@@ -98,13 +98,13 @@ TEST(HeldOut, LongDocumentsOfTextComeInPieces) {
   folder.write("a.jsonl", nlohmann::json{{"text", words}}.dump() + "\n" +
                               nlohmann::json{{"text", "short"}}.dump() + "\n");
   DataConfig config;
-  config.text.emplace();
-  config.text->files = folder.path("a.jsonl");
-  config.text->tokens = 64;
+  config.block<TextConfig>().emplace();
+  config.block<TextConfig>()->files = folder.path("a.jsonl");
+  config.block<TextConfig>()->tokens = 64;
   HeldOut held_out(config, context(), {});
   std::size_t tokens = 0;
   while (auto step = held_out.next()) {
-    const Batch& batch = step->batches[0];
+    const SourceBatch& batch = step->sources[0];
     tokens += batch.ids.size();
     for (std::size_t i = 0; i + 1 < batch.sequence_offsets.size(); ++i)
       EXPECT_LE(batch.sequence_offsets[i + 1] - batch.sequence_offsets[i], 64);

@@ -11,6 +11,9 @@
 #include "floe/core/philox.h"
 #include "floe/data/loader/loader.h"
 #include "floe/data/python/base64.h"
+#include "floe/data/sources/laion.h"
+#include "floe/data/sources/mmc4.h"
+#include "floe/data/sources/text.h"
 #include "floe/image/image.h"
 #include "floe/io/tar/tar.h"
 #include "tests/data/goldens.h"
@@ -134,19 +137,19 @@ inline LoaderContext context(std::int64_t rank = 0, std::int64_t world = 1,
 
 inline DataConfig laion_config(const std::string& shards, std::int64_t batch_size) {
   DataConfig config;
-  config.laion.emplace();
-  config.laion->shards = shards;
-  config.laion->batch_size = batch_size;
+  config.block<LaionConfig>().emplace();
+  config.block<LaionConfig>()->shards = shards;
+  config.block<LaionConfig>()->batch_size = batch_size;
   config.threads = 2;
   return config;
 }
 
 // Everything a model would see of a step, in one number.
-inline std::uint64_t fingerprint(const Step& step) {
+inline std::uint64_t fingerprint(const Batch& step) {
   Hash64 hash;
   hash.add(static_cast<std::uint64_t>(step.epoch)).add(static_cast<std::uint64_t>(step.index));
   hash.add(step.ends_epoch ? 1 : 0);
-  for (const Batch& batch : step.batches) {
+  for (const SourceBatch& batch : step.sources) {
     hash.add(static_cast<std::uint64_t>(batch.source));
     for (const auto* numbers : {&batch.ids, &batch.labels, &batch.positions,
                                 &batch.sequence_offsets, &batch.image_offsets})
@@ -168,7 +171,7 @@ inline std::vector<std::uint64_t> fingerprints(Loader& loader, int steps) {
 inline std::vector<std::string> keys_of(Loader& loader, int steps) {
   std::vector<std::string> keys;
   for (int i = 0; i < steps; ++i)
-    for (const Batch& batch : loader.next().batches)
+    for (const SourceBatch& batch : loader.next().sources)
       keys.insert(keys.end(), batch.keys.begin(), batch.keys.end());
   return keys;
 }

@@ -28,10 +28,10 @@ TEST(Loader, GivesPicturesAndTokensOfItsSamples) {
   in_order(config);
   const LoaderContext at = context();
   Loader loader(config, at);
-  const Step step = loader.next();
-  ASSERT_EQ(step.batches.size(), 1U);
-  const Batch& batch = step.batches[0];
-  EXPECT_EQ(batch.source, SourceId::laion);
+  const Batch step = loader.next();
+  ASSERT_EQ(step.sources.size(), 1U);
+  const SourceBatch& batch = step.sources[0];
+  EXPECT_EQ(source_name(batch.source), "laion");
   EXPECT_EQ(batch.keys, keys_of_shards({0}, 3));
   EXPECT_EQ(batch.image_offsets, (std::vector<std::int64_t>{0, 1, 2, 3}));
   EXPECT_EQ(step.shape.num_images, 3);
@@ -76,7 +76,7 @@ TEST(Loader, FlipsWholeBatchesAsTheReferenceOrSamplesWhenCorrected) {
     TorchRandom flips(worker_seed(loader_base_seeds(at.seed, 0, 1).front(), 0));
     int num_flipped = 0;
     for (int s = 0; s < 10; ++s) {
-      const Step step = loader.next();
+      const Batch step = loader.next();
       bool flip = false;
       for (int i = 0; i < 4; ++i) {
         if (rules == Rules::corrected || i == 0) flip = flips.rand() < 0.5F;
@@ -84,7 +84,7 @@ TEST(Loader, FlipsWholeBatchesAsTheReferenceOrSamplesWhenCorrected) {
         std::vector<std::uint8_t> crop(transform.crop_bytes());
         std::vector<float> expected(transform.crop_bytes());
         transform.crop(image::decode(image::encode_jpeg(noise_image(
-                           10, 8, hash64(step.batches[0].keys[static_cast<std::size_t>(i)])))),
+                           10, 8, hash64(step.sources[0].keys[static_cast<std::size_t>(i)])))),
                        crop.data());
         transform.normalise(crop.data(), expected.data(), flip);
         EXPECT_TRUE(std::equal(expected.begin(), expected.end(),
@@ -100,7 +100,7 @@ TEST(Loader, WorkersTakeTurnsOverTheirOwnShards) {
   const auto shards = laion_shards(8, 4);
   DataConfig config = laion_config(shards->pattern(), 2);
   config.workers = 2;
-  config.laion->num_samples = 32;
+  config.block<LaionConfig>()->num_samples = 32;
   in_order(config);
   for (std::int64_t rank = 0; rank < 2; ++rank) {
     Loader loader(config, context(rank, 2));
@@ -110,13 +110,13 @@ TEST(Loader, WorkersTakeTurnsOverTheirOwnShards) {
       for (std::int64_t worker = 0; worker < 2; ++worker)
         expected.push_back(keys_of_shards(shard_order(8, 7, epoch, {rank, 2, worker, 2}), 4));
       for (std::size_t i = 0; i < 8; ++i) {
-        const Step step = loader.next();
+        const Batch step = loader.next();
         EXPECT_EQ(step.epoch, static_cast<std::int64_t>(epoch));
         EXPECT_EQ(step.index, static_cast<std::int64_t>(i));
         EXPECT_EQ(step.ends_epoch, i == 7);
         const auto& own = expected[i % 2];
         const std::size_t first = i / 2 * 2;
-        EXPECT_EQ(step.batches[0].keys, (std::vector<std::string>{own[first], own[first + 1]}))
+        EXPECT_EQ(step.sources[0].keys, (std::vector<std::string>{own[first], own[first + 1]}))
             << rank << " " << i;
       }
     }
@@ -126,7 +126,7 @@ TEST(Loader, WorkersTakeTurnsOverTheirOwnShards) {
 TEST(Loader, RepeatsItsShardsAndThrowsPartialBatchesAway) {
   const auto shards = laion_shards(2, 5);
   DataConfig config = laion_config(shards->pattern(), 4);  // 10 samples a pass: 2 batches, 2 over
-  config.laion->num_samples = 20;
+  config.block<LaionConfig>()->num_samples = 20;
   in_order(config);
   for (const Rules rules : {Rules::openflamingo, Rules::corrected}) {
     config.rules = rules;
@@ -154,7 +154,7 @@ TEST(Loader, ResampledShardsAreTheReferenceDraws) {
   ResampledShards first(5, worker_seed(base, 0), 0, 2), second(5, worker_seed(base, 1), 0, 2);
   for (int i = 0; i < 20; ++i) {
     const std::int64_t shard = i % 2 ? second.next() : first.next();
-    EXPECT_EQ(loader.next().batches[0].keys, keys_of_shards({shard}, 3)) << i;
+    EXPECT_EQ(loader.next().sources[0].keys, keys_of_shards({shard}, 3)) << i;
   }
 }
 
@@ -162,7 +162,7 @@ TEST(Loader, EverySampleOfAnEpochComesOnce) {
   const auto shards = laion_shards(6, 50);
   DataConfig config = laion_config(shards->pattern(), 5);
   config.workers = 3;
-  config.laion->num_samples = 300;
+  config.block<LaionConfig>()->num_samples = 300;
   config.shuffle = {40, 20, {kMiB}};
   std::multiset<std::string> seen;
   for (std::int64_t rank = 0; rank < 2; ++rank) {
@@ -200,21 +200,21 @@ TEST(Loader, SeveralSourcesComeInOneStep) {
   std::vector<std::uint64_t> expected;
   for (const int threads : {1, 4}) {
     DataConfig config = laion_config(pairs->pattern(), 4);
-    config.mmc4.emplace();
-    config.mmc4->shards = documents.pattern();
-    config.mmc4->batch_size = 3;
+    config.block<Mmc4Config>().emplace();
+    config.block<Mmc4Config>()->shards = documents.pattern();
+    config.block<Mmc4Config>()->batch_size = 3;
     config.threads = threads;
     Loader loader(config, context());
     const auto prints = fingerprints(loader, 30);
     if (expected.empty()) expected = prints;
     EXPECT_EQ(prints, expected);
-    const Step step = loader.next();
-    ASSERT_EQ(step.batches.size(), 2U);
-    EXPECT_EQ(step.batches[0].source, SourceId::laion);
-    EXPECT_EQ(step.batches[1].source, SourceId::mmc4);
-    EXPECT_EQ(step.batches[1].keys.size(), 3U);
-    EXPECT_EQ(step.batches[1].first_image, 4);
-    EXPECT_EQ(step.shape.num_images, 4 + step.batches[1].num_images());
+    const Batch step = loader.next();
+    ASSERT_EQ(step.sources.size(), 2U);
+    EXPECT_EQ(source_name(step.sources[0].source), "laion");
+    EXPECT_EQ(source_name(step.sources[1].source), "mmc4");
+    EXPECT_EQ(step.sources[1].keys.size(), 3U);
+    EXPECT_EQ(step.sources[1].first_image, 4);
+    EXPECT_EQ(step.shape.num_images, 4 + step.sources[1].num_images());
     const Counts counts = loader.counts()[1].second;
     EXPECT_GT(counts.dropped.at("single_image_coin"), 0);
     EXPECT_EQ(counts.num_damaged(), 0);
@@ -287,7 +287,7 @@ TEST(Loader, WithoutUsableSamplesTheReasonIsNamed) {
 
     Shards empty;
     empty.add(tar_of({}));
-    config.laion->shards = empty.pattern();
+    config.block<LaionConfig>()->shards = empty.pattern();
     EXPECT_NE(error_of(config).find("Are they empty"), std::string::npos) << error_of(config);
   }
 }
@@ -395,7 +395,7 @@ TEST(Loader, AShuffleBufferKeepsToItsBytes) {
   const auto shards = laion_shards(2, 1000);
   DataConfig config = laion_config(shards->pattern(), 10);
   config.shuffle = {5000, 1000, {64 * kKiB}};
-  config.laion->num_samples = 2000;
+  config.block<LaionConfig>()->num_samples = 2000;
   Loader loader(config, context());
   const auto keys = keys_of(loader, 200);
   EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), 2000U);
@@ -447,18 +447,18 @@ TEST(Loader, PreparedBatchesLoseTheirPadding) {
   at.tokenizer = nullptr;
   Loader loader(config, at);
   EXPECT_EQ(loader.steps_per_epoch(), 5);
-  const Step step = loader.next();
-  ASSERT_EQ(step.batches.size(), 2U);
-  EXPECT_EQ(step.batches[0].source, SourceId::laion);
-  EXPECT_EQ(step.batches[1].source, SourceId::mmc4);
-  EXPECT_EQ(step.batches[0].num_sequences(), 2);
-  EXPECT_EQ(step.batches[0].num_images(), 2);
+  const Batch step = loader.next();
+  ASSERT_EQ(step.sources.size(), 2U);
+  EXPECT_EQ(source_name(step.sources[0].source), "laion");
+  EXPECT_EQ(source_name(step.sources[1].source), "mmc4");
+  EXPECT_EQ(step.sources[0].num_sequences(), 2);
+  EXPECT_EQ(step.sources[0].num_images(), 2);
   EXPECT_EQ(step.shape.width, 32);
   const SafetensorsFile file(*config.batches);
   const TensorInfo& mask = file.get("step0.laion.attention_mask");
   std::vector<std::int64_t> ones(static_cast<std::size_t>(mask.numel()));
   file.read(mask, 0, mask.numel(), std::as_writable_bytes(std::span(ones)));
-  EXPECT_EQ(static_cast<std::int64_t>(step.batches[0].ids.size()),
+  EXPECT_EQ(static_cast<std::int64_t>(step.sources[0].ids.size()),
             std::count(ones.begin(), ones.end(), 1));
   const TensorInfo& images = file.get("step0.laion.images_i8");
   std::vector<std::int8_t> values(static_cast<std::size_t>(images.numel()));

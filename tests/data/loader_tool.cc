@@ -52,9 +52,9 @@ void run(const std::vector<std::string>& words) {
   }
   Loader loader(config, at, saved);
   for (int i = 0; i < steps; ++i) {
-    const Step step = loader.next();
+    const Batch step = loader.next();
     nlohmann::json line{{"epoch", step.epoch}, {"index", step.index}, {"hash", fingerprint(step)}};
-    for (const Batch& batch : step.batches)
+    for (const SourceBatch& batch : step.sources)
       for (const std::string& key : batch.keys) line["keys"].push_back(key);
     if (!state.empty()) write_file_atomically(state, loader.state().save().dump());
     std::cout << line.dump() << std::endl;

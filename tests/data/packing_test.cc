@@ -7,8 +7,10 @@
 
 #include "tests/data/loader_corpus.h"
 
-namespace floe::data {
+namespace floe::packing {
 namespace {
+
+using namespace data;
 
 struct Both {
   std::unique_ptr<Shards> pairs = laion_shards(2, 20);
@@ -18,9 +20,9 @@ struct Both {
   Both() {
     documents.add(mmc4_shard(0, 20));
     config = laion_config(pairs->pattern(), 4);
-    config.mmc4.emplace();
-    config.mmc4->shards = documents.pattern();
-    config.mmc4->batch_size = 3;
+    config.block<Mmc4Config>().emplace();
+    config.block<Mmc4Config>()->shards = documents.pattern();
+    config.block<Mmc4Config>()->batch_size = 3;
   }
 };
 
@@ -33,7 +35,7 @@ TEST(Packing, MakesValidBatchesOfAllSourcesAndOfEach) {
   const Both both;
   Loader loader(both.config, context());
   for (int i = 0; i < 20; ++i) {
-    const Step step = loader.next();
+    const Batch step = loader.next();
     const PackedBatch all = pack(step);
     all.validate();
     EXPECT_EQ(all.num_sequences(), 7);
@@ -49,11 +51,11 @@ TEST(Packing, MakesValidBatchesOfAllSourcesAndOfEach) {
               step.images->data() + 4 * step.shape.numel_each());
     EXPECT_EQ(pairs.num_tokens() + documents.num_tokens(), all.num_tokens());
     EXPECT_EQ(pairs.num_labels() + documents.num_labels(), all.num_labels());
-    EXPECT_EQ(documents.sample_keys, step.batches[1].keys);
+    EXPECT_EQ(documents.sample_keys, step.sources[1].keys);
     EXPECT_EQ(numbers_of(pairs.image_slots), (std::vector<std::int64_t>{1, 1, 1, 1}));
     EXPECT_EQ(numbers_of(documents.image_slots),
-              std::vector<std::int64_t>(3, both.config.mmc4->max_images));
-    EXPECT_EQ(numbers_of(documents.image_offsets), step.batches[1].image_offsets);
+              std::vector<std::int64_t>(3, both.config.block<Mmc4Config>()->max_images));
+    EXPECT_EQ(numbers_of(documents.image_offsets), step.sources[1].image_offsets);
   }
   EXPECT_THROW(pack(loader.next(), 2), Error);
 }
@@ -63,7 +65,7 @@ TEST(Packing, HeldTensorsKeepTheirPictures) {
   const Both both;
   Loader loader(both.config, context()), reference(both.config, context());
   std::vector<PackedBatch> held;
-  std::vector<Step> expected;
+  std::vector<Batch> expected;
   std::set<const float*> places;
   for (int i = 0; i < 30; ++i) {
     PackedBatch batch = pack(loader.next(), static_cast<std::size_t>(i % 2));
@@ -82,9 +84,9 @@ TEST(Packing, TextHasNoPictures) {
   for (int i = 0; i < 50; ++i)
     lines += "{\"text\": \"document number " + std::to_string(i) + "\"}\n";
   DataConfig config;
-  config.text.emplace();
-  config.text->files = folder.write("0.jsonl", lines);
-  config.text->tokens = 40;
+  config.block<TextConfig>().emplace();
+  config.block<TextConfig>()->files = folder.write("0.jsonl", lines);
+  config.block<TextConfig>()->tokens = 40;
   Loader loader(config, context());
   const PackedBatch batch = pack(loader.next());
   batch.validate();
@@ -94,4 +96,4 @@ TEST(Packing, TextHasNoPictures) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::packing

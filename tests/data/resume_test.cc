@@ -39,7 +39,7 @@ void expect_exact_resume(const DataConfig& config, int steps, int every) {
 TEST(Resume, IsExactAtEverySample) {
   const auto shards = laion_shards(4, 15);
   DataConfig config = laion_config(shards->pattern(), 1);
-  config.laion->num_samples = 50;
+  config.block<LaionConfig>()->num_samples = 50;
   config.shuffle = {12, 5, {kMiB}};
   expect_exact_resume(config, 130, 1);
 }
@@ -50,7 +50,7 @@ TEST(Resume, IsExactWithSeveralWorkersAndPasses) {
     DataConfig config = laion_config(shards->pattern(), 4);
     config.rules = rules;
     config.workers = 3;
-    config.laion->num_samples = 200;  // several passes an epoch
+    config.block<LaionConfig>()->num_samples = 200;  // several passes an epoch
     config.shuffle = {9, 5, {kMiB}};
     expect_exact_resume(config, 120, 5);
   }
@@ -71,7 +71,7 @@ TEST(Resume, IsExactWithBoundedBytesAndBadShards) {
   std::filesystem::remove(shards->path(4));
   DataConfig config = laion_config(shards->pattern(), 3);
   config.shuffle = {500, 100, {8 * kKiB}};
-  config.laion->num_samples = 150;
+  config.block<LaionConfig>()->num_samples = 150;
   expect_exact_resume(config, 70, 3);
 }
 
@@ -80,9 +80,9 @@ TEST(Resume, IsExactWithDocuments) {
   Shards documents;
   for (int i = 0; i < 2; ++i) documents.add(mmc4_shard(i, 20));
   DataConfig config = laion_config(pairs->pattern(), 2);
-  config.mmc4.emplace();
-  config.mmc4->shards = documents.pattern();
-  config.mmc4->batch_size = 3;
+  config.block<Mmc4Config>().emplace();
+  config.block<Mmc4Config>()->shards = documents.pattern();
+  config.block<Mmc4Config>()->batch_size = 3;
   config.shuffle = {10, 5, {kMiB}};
   expect_exact_resume(config, 40, 4);
 }
@@ -104,7 +104,7 @@ TEST(Resume, ThreadsAndBatchSizeMayChange) {
   const Saved saved{loader.state().save()};
   const auto expected = keys_of(loader, 10);
   config.threads = 5;
-  config.laion->batch_size = 3;
+  config.block<LaionConfig>()->batch_size = 3;
   Loader again(config, context(), saved);
   EXPECT_EQ(keys_of(again, 20), expected);
 }
@@ -134,7 +134,7 @@ TEST(Resume, AnotherWorldSizeLosesAndRepeatsNothing) {
       DataConfig config = laion_config(shards->pattern(), 1);
       config.rules = rules;
       config.shuffle = {15, 8, {kMiB}};
-      config.laion->num_samples = 120;
+      config.block<LaionConfig>()->num_samples = 120;
       const int first_steps = 48 / before;
       WorldRun first = run_world(config, before, first_steps, {});
       EXPECT_EQ(first.keys.size(), 48U);
@@ -169,8 +169,8 @@ TEST(EpochRest, DealsEverythingOnce) {
   StreamReader reader(state.position, std::nullopt, options);
   std::multiset<std::string> keys;
   for (int i = 0; i < 37; ++i) {
-    const Given given = reader.next();
-    state.position.take(given.taken, given.source_ended);
+    const ReadResult given = reader.next();
+    state.position.advance(given.progress);
     state.position.give();
     keys.insert(given.raw.key);
   }
@@ -179,7 +179,8 @@ TEST(EpochRest, DealsEverythingOnce) {
   EXPECT_GT(rest.samples.size(), 0U);
   for (int stream = 0; stream < 4; ++stream) {
     StreamReader own(deal(rest, setup, stream, 4, 0).position, std::nullopt, options);
-    for (Given given = own.next(); given.kind != Given::Kind::pass_end; given = own.next())
+    for (ReadResult given = own.next(); given.kind != ReadResult::Kind::pass_end;
+         given = own.next())
       keys.insert(given.raw.key);
   }
   EXPECT_EQ(keys.size(), 90U);
@@ -221,8 +222,8 @@ TEST(Resume, OtherDataIsAnErrorThatNamesTheDifference) {
   changed.resampled = true;
   EXPECT_EQ(difference(changed, saved).find("data.resampled was false when"), 0U);
   changed = config;
-  changed.mmc4.emplace();
-  changed.mmc4->shards = shards->pattern();
+  changed.block<Mmc4Config>().emplace();
+  changed.block<Mmc4Config>()->shards = shards->pattern();
   EXPECT_EQ(difference(changed, saved)
                 .find("data was laion when the checkpoint was made and is "
                       "laion, mmc4 now"),
@@ -259,17 +260,17 @@ TEST(Resume, AnotherBatchSizeInsideAnEpochLosesAndRepeatsNothing) {
   const auto shards = laion_shards(12, 10);
   for (const auto& [before, after] : {std::pair{1, 4}, {4, 1}, {2, 6}}) {
     DataConfig config = laion_config(shards->pattern(), before);
-    config.laion->num_samples = 120;
+    config.block<LaionConfig>()->num_samples = 120;
     config.shuffle = {15, 8, {kMiB}};
     Loader first(config, context());
     auto keys = keys_of(first, 48 / before);
-    config.laion->batch_size = after;
+    config.block<LaionConfig>()->batch_size = after;
     Loader second(config, context(), Saved{first.state().save()});
     for (bool over = false; !over;) {
-      const Step step = second.next();
+      const Batch step = second.next();
       over = step.ends_epoch;
       EXPECT_EQ(step.epoch, 0);
-      keys.insert(keys.end(), step.batches[0].keys.begin(), step.batches[0].keys.end());
+      keys.insert(keys.end(), step.sources[0].keys.begin(), step.sources[0].keys.end());
     }
     EXPECT_EQ(keys.size(), 120U) << before << " to " << after;
     EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), 120U);

@@ -6,7 +6,7 @@
 #include "floe/data/shards/shard_list.h"
 #include "floe/data/sources/laion.h"
 #include "floe/data/sources/mmc4.h"
-#include "floe/inspect/inspect.h"
+#include "floe/data/stream/stream_reader.h"
 #include "tests/data/goldens.h"
 #include "tests/data/tokenizers.h"
 
@@ -21,12 +21,15 @@ class Makers : public ::testing::TestWithParam<const char*> {
 
   static std::vector<RawSample> read(const std::string& shards, std::size_t* damaged = nullptr) {
     const auto list = expand_shards(goldens_folder() + "corpus/" + shards);
-    std::size_t next = 0, num_damaged = 0;
-    SampleReader reader(
-        [&] { return next < list.size() ? std::optional(list[next++]) : std::nullopt; },
-        Rules::openflamingo, [&](const std::string&, const std::string&) { ++num_damaged; });
+    ReaderOptions options;
+    options.shards = std::make_shared<const std::vector<std::string>>(list);
+    ShardWalker walker(options, every_nth_shard(0, 1, list.size()));
+    std::size_t num_damaged = 0;
     std::vector<RawSample> samples;
-    while (auto sample = reader.next()) samples.push_back(std::move(*sample));
+    while (!walker.ended()) {
+      if (auto found = walker.next()) samples.push_back(std::move(found->raw));
+      num_damaged += walker.take_bad_shards().size();
+    }
     if (damaged) *damaged = num_damaged;
     return samples;
   }

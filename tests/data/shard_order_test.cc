@@ -5,6 +5,7 @@
 
 #include "floe/data/python/random.h"
 #include "floe/data/sample.h"
+#include "floe/data/stream/shuffle_buffer.h"
 #include "tests/data/goldens.h"
 
 namespace floe::data {
@@ -85,7 +86,7 @@ TEST(LoaderSeeds, AsDrawnByTorch) {
 TEST(BufferShuffle, Goldens) {
   ASSERT_FALSE(goldens()["buffer_shuffle"].empty());
   for (const json& g : goldens()["buffer_shuffle"]) {
-    BufferShuffle<int> shuffle(g["bufsize"], g["initial"]);
+    ShuffleBuffer<int> shuffle(ShuffleSize{g["bufsize"], g["initial"]});
     PythonRandom random(g["rng_seed"].get<std::uint64_t>());
     std::vector<int> order;
     int given = 0;
@@ -99,15 +100,15 @@ TEST(BufferShuffle, Goldens) {
 
 TEST(BufferShuffle, GoesOnFromASavedState) {
   const auto run = [](bool interrupted) {
-    BufferShuffle<int> shuffle(8, 4);
+    ShuffleBuffer<int> shuffle(ShuffleSize{8, 4});
     PythonRandom random(9);
     std::vector<int> order;
     int given = 0;
     const auto pull = [&] { return given < 40 ? std::optional(given++) : std::nullopt; };
     for (int i = 0; i < 40; ++i) {
       if (interrupted) {
-        BufferShuffle<int> other(8, 4);
-        other.restore(shuffle.items(), shuffle.source_ended());
+        ShuffleBuffer<int> other(ShuffleSize{8, 4});
+        other.restore(shuffle.items(), shuffle.ended());
         shuffle = other;
         PythonRandom other_random(0);
         other_random.set_state(random.state());

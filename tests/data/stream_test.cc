@@ -122,22 +122,22 @@ TEST(StreamReader, GoesOnFromEveryPositionOfItsFollower) {
       const ShuffleSize size{4, 2, kMiB};
       StreamPosition follower(StreamShards(dealt, 0), size, 1);
       StreamReader reader(follower, std::nullopt, options);
-      std::vector<Given> all;
+      std::vector<ReadResult> all;
       for (int i = 0; i < 60; ++i) all.push_back(reader.next());
       for (int begin = 0; begin < 30; ++begin) {
         StreamReader again(StreamPosition::load(follower.save(), dealt, size), std::nullopt,
                            options);
         for (int i = begin; i < begin + 30; ++i) {
-          const Given given = again.next();
-          const Given& expected = all[static_cast<std::size_t>(i)];
+          const ReadResult given = again.next();
+          const ReadResult& expected = all[static_cast<std::size_t>(i)];
           ASSERT_EQ(given.kind, expected.kind) << begin << " " << i;
           ASSERT_EQ(given.ref, expected.ref) << begin << " " << i;
           ASSERT_EQ(given.raw.key, expected.raw.key);
           ASSERT_EQ(given.raw.fields.size(), expected.raw.fields.size());
         }
-        const Given& passed = all[static_cast<std::size_t>(begin)];
-        follower.take(passed.taken, passed.source_ended);
-        if (passed.kind == Given::Kind::pass_end)
+        const ReadResult& passed = all[static_cast<std::size_t>(begin)];
+        follower.advance(passed.progress);
+        if (passed.kind == ReadResult::Kind::pass_end)
           follower.begin_pass();
         else
           ASSERT_EQ(follower.give(), passed.ref);
@@ -154,8 +154,8 @@ TEST(StreamReader, SaysWhenASampleIsNotThereAnyMore) {
   const ShuffleSize size{8, 8, kMiB};
   StreamPosition follower(StreamShards(options_of(2), 0), size, 1);
   StreamReader reader(follower, std::nullopt, options);
-  const Given first = reader.next();
-  follower.take(first.taken, first.source_ended);
+  const ReadResult first = reader.next();
+  follower.advance(first.progress);
   follower.give();
   const std::int64_t opened = follower.shards().opened(0).shard;
   shards->folder.write(std::to_string(opened) + ".tar", laion_shard(static_cast<int>(opened), 3));
@@ -166,9 +166,11 @@ TEST(StreamReader, SaysWhenASampleIsNotThereAnyMore) {
   ASSERT_LT(gone.size(), follower.buffer().items().size());
   StreamReader again(follower, std::nullopt, options);
   std::size_t lost = 0, found = 0;
-  for (Given given = again.next(); given.kind != Given::Kind::pass_end; given = again.next()) {
-    (given.kind == Given::Kind::lost ? lost : found) += 1;
-    EXPECT_EQ(std::count(gone.begin(), gone.end(), given.ref), given.kind == Given::Kind::lost);
+  for (ReadResult given = again.next(); given.kind != ReadResult::Kind::pass_end;
+       given = again.next()) {
+    (given.kind == ReadResult::Kind::lost ? lost : found) += 1;
+    EXPECT_EQ(std::count(gone.begin(), gone.end(), given.ref),
+              given.kind == ReadResult::Kind::lost);
   }
   EXPECT_EQ(lost, gone.size());
   EXPECT_EQ(found, 7 - gone.size() + 10);

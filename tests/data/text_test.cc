@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "floe/data/sources/text_files.h"
 #include "tests/data/loader_corpus.h"
 
 namespace floe::data {
@@ -29,9 +30,9 @@ std::string gzipped(const std::string& path) {
 
 DataConfig text_config(const std::string& files, std::int64_t tokens) {
   DataConfig config;
-  config.text.emplace();
-  config.text->files = files;
-  config.text->tokens = tokens;
+  config.block<TextConfig>().emplace();
+  config.block<TextConfig>()->files = files;
+  config.block<TextConfig>()->tokens = tokens;
   config.threads = 2;
   config.shuffle = {1, 1, {kMiB}};
   return config;
@@ -49,21 +50,21 @@ TEST(TextLines, GivesLinesAsMembers) {
   const std::string long_line(700'000, 'x');
   const std::string path = folder.write("a.jsonl", "one\n\n  \t\r\n" + long_line + "\nlast");
   for (const std::string& where : {path, gzipped(path), "pipe:cat '" + path + "'"}) {
-    TextLines lines(where);
+    const auto lines = open_text(where);
     TarEntry entry;
     std::vector<std::pair<std::string, std::size_t>> seen;
-    while (lines.next(entry)) seen.emplace_back(entry.name, entry.data.size());
+    while (lines->next(entry)) seen.emplace_back(entry.name, entry.data.size());
     EXPECT_EQ(seen, (std::vector<std::pair<std::string, std::size_t>>{
                         {"1.jsonl", 3}, {"4.jsonl", 700'000}, {"5.jsonl", 4}}));
-    EXPECT_FALSE(lines.next(entry));
+    EXPECT_FALSE(lines->next(entry));
   }
-  EXPECT_THROW(TextLines(folder.path("none.jsonl")), DataError);
+  EXPECT_THROW(open_text(folder.path("none.jsonl")), DataError);
   const std::string zipped = folder.read("a.jsonl.gz");
   const std::string cut = folder.write("cut.jsonl.gz", zipped.substr(0, zipped.size() - 9));
-  TextLines lines(cut);
+  const auto lines = open_text(cut);
   TarEntry entry;
-  EXPECT_THROW(while (lines.next(entry)){}, DataError);
-  EXPECT_FALSE(lines.next(entry));
+  EXPECT_THROW(while (lines->next(entry)){}, DataError);
+  EXPECT_FALSE(lines->next(entry));
 }
 
 TEST(TextMaker, DropsWhatIsNoDocument) {
@@ -98,9 +99,9 @@ TEST(Text, FillsBatchesExactlyAndCutsDocumentsAtTheirEnds) {
   }
   std::size_t at = 0;
   for (int step = 0; step < static_cast<int>(all.size()) / 50; ++step) {
-    const Step given = loader.next();
-    const Batch& batch = given.batches.at(0);
-    EXPECT_EQ(batch.source, SourceId::text);
+    const Batch given = loader.next();
+    const SourceBatch& batch = given.sources.at(0);
+    EXPECT_EQ(source_name(batch.source), "text");
     ASSERT_EQ(batch.ids.size(), 50U);
     EXPECT_EQ(batch.labels, batch.ids);
     EXPECT_TRUE(
@@ -128,8 +129,8 @@ TEST(Text, DocumentsLongerThanABatchGoOnInTheNext) {
   const auto first = tokens_of(document(0, 0));
   std::vector<std::int64_t> seen;
   while (seen.size() < first.size() + tokens.size()) {
-    const Step step = loader.next();
-    seen.insert(seen.end(), step.batches[0].ids.begin(), step.batches[0].ids.end());
+    const Batch step = loader.next();
+    seen.insert(seen.end(), step.sources[0].ids.begin(), step.sources[0].ids.end());
   }
   EXPECT_TRUE(std::equal(first.begin(), first.end(), seen.begin()));
   EXPECT_TRUE(
@@ -142,7 +143,7 @@ TEST(Text, TarsAndLinesGiveTheSameTokens) {
   for (int i = 0; i < 30; ++i) files.push_back({std::to_string(i) + ".txt", document(0, i)});
   Loader lines(text_config(gzipped(folder.write("0.jsonl", jsonl(0, 30))), 64), context());
   Loader tar(text_config(folder.write("0.tar", tar_of(files)), 64), context());
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(lines.next().batches[0].ids, tar.next().batches[0].ids);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(lines.next().sources[0].ids, tar.next().sources[0].ids);
 }
 
 TEST(Text, ResumesInTheMiddleOfADocument) {
@@ -152,7 +153,7 @@ TEST(Text, ResumesInTheMiddleOfADocument) {
     DataConfig config = text_config(folder.path("{0..3}.jsonl"), tokens);
     config.workers = 2;
     config.shuffle = {10, 5, {kMiB}};
-    config.text->num_tokens = 100 * tokens;
+    config.block<TextConfig>()->num_tokens = 100 * tokens;
     Loader whole(config, context());
     std::vector<nlohmann::json> states{whole.state().save()};
     std::vector<std::uint64_t> expected;

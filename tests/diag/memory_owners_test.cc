@@ -12,9 +12,11 @@
 #include "floe/models/transformer.h"
 #include "floe/nn/activations/host_store.h"
 #include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/optim/optimizers/adamw.h"
+#include "floe/optim/optimizers/sgd.h"
 #include "tests/support/ranks.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 namespace {
 
 using shard::Rest;
@@ -29,7 +31,7 @@ class Stubborn final : public optim::Optimizer {
   void rest(std::size_t, std::size_t) override {}
 
  protected:
-  void update(double, double) override {}
+  void update(double) override {}
 };
 
 // A decoder of two layers, each a set of its own, between frozen embeddings.
@@ -80,7 +82,7 @@ std::int64_t in_store(const MemoryOwners& memory, const std::string& key) {
 void owners_hold_what_the_plan_says(Rest rest, bool bf16, const shard::ShardOptions& options) {
   SCOPED_TRACE(str(name_of(rest), bf16 ? " bf16 " : " fp32 ", name_of(options.strategy)));
   TwoSets run(rest, bf16, options);
-  const std::int64_t masters = run.engine->plan().held().trainable_shards;  // of either set
+  const std::int64_t masters = run.engine->plan().held().trainable_slices;  // of either set
   run.step();
   for (const std::size_t next : {1, 0, 1}) {
     const MemoryOwners before = run.memory();
@@ -181,7 +183,7 @@ TEST_RANKS(MemoryOwners, OneSetHasNoName, 1) {
   const auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
   optim::Sgd sgd(*engine, {.momentum = 0.9});
   const MemoryOwners memory = memory_owners(*engine, {&sgd}, nullptr);
-  EXPECT_EQ(on_device(memory, "optimizer_state"), engine->plan().held().trainable_shards);
+  EXPECT_EQ(on_device(memory, "optimizer_state"), engine->plan().held().trainable_slices);
   EXPECT_EQ(on_device(memory, "averages"), -1) << "there are none";
 }
 
@@ -205,4 +207,4 @@ TEST(MemoryOwners, LinesAndJsonLeaveOutWhatIsZero) {
 }
 
 }  // namespace
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

@@ -7,7 +7,7 @@
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "tests/diag/sharded_model.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 namespace {
 
 using Size = models::TransformerSize;
@@ -51,14 +51,14 @@ void numbers_are_those_of_the_engine() {
     EXPECT_STREQ(name_of(at.point), names[i]);
     EXPECT_GE(at.peak.bytes, at.current_bytes) << names[i];
     EXPECT_EQ(sum(at.peak), at.peak.bytes) << names[i];
-    EXPECT_EQ(at.peak.parameters, held.trainable_shards + held.frozen_shards) << names[i];
+    EXPECT_EQ(at.peak.parameters, held.trainable_slices + held.frozen_slices) << names[i];
   }
   EXPECT_EQ(points[0].peak.gathered, 0);
   EXPECT_EQ(points[0].peak.activations, 0);
   EXPECT_EQ(points[0].peak.optimizer, run.sharded.optimizer->state_bytes());
   EXPECT_GT(points[1].current_bytes, points[0].current_bytes) << "activations";
-  EXPECT_GE(points[2].current_bytes, points[0].current_bytes + held.gradient_shards);
-  EXPECT_EQ(points[3].peak.gradients, held.gradient_shards);
+  EXPECT_GE(points[2].current_bytes, points[0].current_bytes + held.gradient_slices);
+  EXPECT_EQ(points[3].peak.gradients, held.gradient_slices);
   EXPECT_EQ(points[4].current_bytes, points[0].current_bytes)
       << "all that a batch took is given back";
 }
@@ -198,4 +198,4 @@ TEST(PeakHint, NamesTheLargestParts) {
 }
 
 }  // namespace
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

@@ -6,12 +6,11 @@
 
 #include "floe/core/str.h"
 #include "floe/models/transformer.h"
-#include "floe/observe/diagnostics/lines.h"
 #include "floe/observe/diagnostics/strategy_lines.h"
 #include "floe/observe/diagnostics/unit_tree.h"
 #include "floe/strategy/strategy_options.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 namespace {
 
 // 49 984 elements a layer, 16 k an embedding, 16 k a head.
@@ -23,9 +22,9 @@ struct Planned {
                    const models::TransformerSize& size = kSize,
                    std::optional<std::vector<std::string>> trainable = {})
       : model(std::make_shared<models::Transformer>(size)) {
-    shard::ShardOptions options = plan::shard_options_of(strategy);
+    shard::ShardOptions options = strategy::shard_options_of(strategy);
     options.trainable = std::move(trainable);
-    plan = shard::make_plan(*model, plan::policy_of(strategy, *model), options, world);
+    plan = shard::make_plan(*model, strategy::policy_of(strategy, *model), options, world);
   }
   std::shared_ptr<models::Transformer> model;
   shard::ShardPlan plan;
@@ -40,11 +39,11 @@ TEST(TreeLines, NamePhases) {
   StrategyConfig strategy;
   strategy.units = {"DecoderLayer"};
   models::Transformer model(kSize);
-  shard::ShardOptions options = plan::shard_options_of(strategy);
+  shard::ShardOptions options = strategy::shard_options_of(strategy);
   options.sets = {{"first", {"layers.0.*"}, shard::Rest::offload},
                   {"others", {"layers.*"}, shard::Rest::drop},
                   {"nobody", {}}};
-  const auto plan = shard::make_plan(model, plan::policy_of(strategy, model), options, 2);
+  const auto plan = shard::make_plan(model, strategy::policy_of(strategy, model), options, 2);
   const auto lines = tree_lines(plan, 2), notes = plan_notes(plan);
   EXPECT_TRUE(any_has(lines,
                       "phase 'first' trains 50.0 k parameters in 1 unit; while it rests its "
@@ -60,9 +59,9 @@ TEST(TreeLines, NamePhases) {
 
 TEST(StrategyLines, SayEachValueAndWhereItComesFrom) {
   StrategyConfig strategy;
-  strategy.sharding = StrategyConfig::Sharding::hybrid;
+  strategy.sharding = shard::Strategy::hybrid;
   strategy.hybrid_shard_size = 4;
-  strategy.frozen.residency = FrozenConfig::Residency::resident;
+  strategy.frozen.residency = shard::Residency::resident;
   config::Map sharding;
   sharding["sharding"] =
       config::Value(std::string("hybrid"), config::Origin::of_argument("strategy.sharding=hybrid"));
@@ -170,7 +169,7 @@ TEST(UnitTree, JsonIsThePlan) {
       numel += group["numel"].get<std::int64_t>();
     }
   const auto held = planned.plan.held();
-  EXPECT_EQ(bytes, held.trainable_shards + held.frozen_shards);
+  EXPECT_EQ(bytes, held.trainable_slices + held.frozen_slices);
   std::int64_t all = 0;
   for (const auto& p : planned.plan.parameters) all += p.numel;
   EXPECT_EQ(numel, all);
@@ -182,8 +181,8 @@ TEST(RankBytes, AreThoseOfThePlan) {
     const auto held = planned.plan.held();
     std::int64_t used = 0;
     for (const RankBytes& rank : rank_bytes(planned.plan)) {
-      EXPECT_EQ(rank.trainable_bytes, held.trainable_shards);
-      EXPECT_EQ(rank.frozen_bytes, held.frozen_shards);
+      EXPECT_EQ(rank.trainable_bytes, held.trainable_slices);
+      EXPECT_EQ(rank.frozen_bytes, held.frozen_slices);
       used += rank.used_bytes();
     }
     std::int64_t real = 0;
@@ -241,4 +240,4 @@ TEST(PlanNotes, NothingTrains) {
 }
 
 }  // namespace
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

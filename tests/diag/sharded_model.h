@@ -10,14 +10,14 @@
 
 #include "floe/models/transformer.h"
 #include "floe/observe/diagnostics/memory_watch.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 #include "tests/support/ranks.h"
 
 namespace floe::test {
 
-// On a GPU, cuBLAS keeps tens of MiB for itself, beside which nothing of a small model would be seen.
-// Before torch asks for it, and for the ranks that this process starts too.
+// On a GPU, cuBLAS keeps tens of MiB for itself, beside which nothing of a small model would be
+// seen. Before torch asks for it, and for the ranks that this process starts too.
 inline const bool kSmallWorkspaces = [] {
   setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8", /*overwrite=*/1);
   setenv("CUBLASLT_WORKSPACE_SIZE", "128", /*overwrite=*/1);
@@ -34,12 +34,12 @@ class ShardedModel {
     optimizer = std::make_unique<optim::AdamW>(*engine, optim::AdamWOptions{});
   }
 
-  using Mark = std::function<void(diag::MemoryPoint)>;
+  using Mark = std::function<void(diagnostics::MemoryPoint)>;
   // `micro`: so many forwards and backwards make one update.
   void step(
-      std::int64_t batch, std::int64_t tokens, const Mark& mark = [](diag::MemoryPoint) {},
+      std::int64_t batch, std::int64_t tokens, const Mark& mark = [](diagnostics::MemoryPoint) {},
       int micro = 1) {
-    using enum diag::MemoryPoint;
+    using enum diagnostics::MemoryPoint;
     mark(batch_start);
     for (int i = 0; i < micro; ++i) {
       const at::Tensor ids = at::randint(0, model_->size().vocab, {batch, tokens}, at::kLong)

@@ -1,5 +1,5 @@
-// The timeline of real steps: spans nest, collectives are those of the plan, times add up, and the trace
-// is what Perfetto reads.
+// The timeline of real steps: spans nest, collectives are those of the plan, times add up, and the
+// trace is what Perfetto reads.
 #include "floe/observe/diagnostics/timeline.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "tests/diag/sharded_model.h"
 #include "tests/io/scratch.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 namespace {
 
 const models::TransformerSize kSize{
@@ -212,4 +212,4 @@ TEST_RANKS(Trace, IsWhatPerfettoReads, 2) {
 }
 
 }  // namespace
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

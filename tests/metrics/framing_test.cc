@@ -1,17 +1,17 @@
-// The formats below the loggers: checksums, protobuf's wire format, TensorFlow's records, W&B's entries.
+// The formats below the sinks: checksums, protobuf's wire format, TensorFlow's records, W&B's
+// entries.
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <random>
 
 #include "floe/core/error.h"
-#include "floe/observe/metrics/protobuf.h"
+#include "floe/observe/sinks/protobuf.h"
 #include "floe/observe/sinks/tensorboard.h"
 #include "floe/observe/sinks/wandb_file.h"
-#include "floe/observe/sinks/wandb_records.h"
 #include "tests/io/scratch.h"
 
-namespace floe::metrics {
+namespace floe::observe {
 namespace {
 
 TEST(Crc32c, KnownValues) {
@@ -84,14 +84,14 @@ TEST(Protobuf, DamageEndsTheReading) {
 
 // Entries of these sizes, one after the other, as a file.
 std::string file_of(const std::vector<std::string>& entries) {
-  std::string file = wandb_file_header();
+  std::string file = wandb::file_header();
   for (const std::string& entry : entries)
-    file += wandb_entry(entry, static_cast<std::int64_t>(file.size()));
+    file += wandb::entry(entry, static_cast<std::int64_t>(file.size()));
   return file;
 }
 
 std::vector<std::string> read_all(const std::string& path, std::string* damage = nullptr) {
-  WandbFileReader reader(path);
+  wandb::FileReader reader(path);
   std::vector<std::string> entries;
   for (std::string entry; reader.next(entry);) entries.push_back(entry);
   if (damage) *damage = reader.damage();
@@ -109,7 +109,8 @@ TEST(WandbFile, FirstBytesAreThoseOfTheFactSheet) {
 }
 
 TEST(WandbFile, EveryRestOfABlock) {
-  // The first entry leaves 0 ... 12 bytes of its block: room for no head, a bare head, and a bit more.
+  // The first entry leaves 0 ... 12 bytes of its block: room for no head, a bare head, and a bit
+  // more.
   for (std::size_t left = 0; left <= 12; ++left) {
     SCOPED_TRACE(left);
     test::Scratch scratch;
@@ -134,7 +135,7 @@ TEST(WandbFile, CutAnywhereKeepsWhatIsBeforeTheCut) {
     EXPECT_TRUE(std::equal(read.begin(), read.end(), entries.begin()));
     std::size_t clean = 7;  // the sizes at which an entry ends
     for (std::size_t i = 0; i < read.size(); ++i)
-      clean += wandb_entry(entries[i], static_cast<std::int64_t>(clean)).size();
+      clean += wandb::entry(entries[i], static_cast<std::int64_t>(clean)).size();
     EXPECT_EQ(damage.empty(), size == clean);
   }
 }
@@ -153,9 +154,9 @@ TEST(WandbFile, FlippedBitsAreNoticed) {
 
 TEST(WandbFile, AnotherFileIsRefused) {
   test::Scratch scratch;
-  EXPECT_THROW(WandbFileReader(scratch.write("f", "")), DataError);
-  EXPECT_THROW(WandbFileReader(scratch.write("f", ":W&B\xe1\xbe\x01 newer")), DataError);
-  EXPECT_THROW(WandbFileReader(scratch.path("none")), DataError);
+  EXPECT_THROW(wandb::FileReader(scratch.write("f", "")), DataError);
+  EXPECT_THROW(wandb::FileReader(scratch.write("f", ":W&B\xe1\xbe\x01 newer")), DataError);
+  EXPECT_THROW(wandb::FileReader(scratch.path("none")), DataError);
 }
 
 TEST(WandbRecords, RowsAreReadBack) {
@@ -184,4 +185,4 @@ TEST(WandbRecords, NoiseIsNoRecord) {
 }
 
 }  // namespace
-}  // namespace floe::metrics
+}  // namespace floe::observe

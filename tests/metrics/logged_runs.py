@@ -1,4 +1,4 @@
-"""Runs that metrics_tool logs, for the judges of its files."""
+"""Runs that metrics_tool logs, for the tests that read its files with the systems that they are for."""
 
 import json
 import math
@@ -16,9 +16,11 @@ CONFIG = {
 }
 
 
-def make_run(folder, **info):
+def make_run(folder, wandb_mode="offline", project="ice", entity=None, log=None, **info):
+    """`log`: settings of sinks beside W&B's, as in the block `log:`."""
     folder.mkdir(parents=True, exist_ok=True)
-    info = {"name": "demo", "project": "ice", "config": CONFIG, "version": "9.9", "start_time": START} | info
+    wandb = {"mode": wandb_mode, "project": project, "entity": entity, "checkpoints": True}
+    info = {"name": "demo", "config": CONFIG, "version": "9.9", "start_time": START, "log": {"wandb": wandb} | (log or {})} | info
     (folder / "info.json").write_text(json.dumps(info))
     return folder
 

@@ -1,4 +1,5 @@
-// The loggers and the progress line; what other systems make of the files is tested by the judges.
+// The sinks and the progress line; what other systems make of the files is tested with those
+// systems.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,11 +8,13 @@
 #include "floe/core/error.h"
 #include "floe/observe/metrics/jsonl_reader.h"
 #include "floe/observe/metrics/progress.h"
+#include "floe/observe/sinks/append_file.h"
 #include "floe/observe/sinks/jsonl.h"
+#include "floe/observe/sinks/sink.h"
 #include "floe/observe/sinks/tensorboard.h"
 #include "tests/io/scratch.h"
 
-namespace floe::metrics {
+namespace floe::observe {
 namespace {
 
 TEST(NumberText, ShortAndExact) {
@@ -105,13 +108,13 @@ TEST(FlatConfig, DottedNamesAndWholeLists) {
   EXPECT_TRUE(flat_config(nullptr).empty());
 }
 
-TEST(OpenLogger, RunsWithoutSettings) {
+TEST(OpenSinks, RunsWithoutSettings) {
   test::Scratch scratch;
-  const auto logger = open_logger({.name = "n", .folder = scratch.path("deep/run")});
-  logger->write({.step = 0, .time_s = 1, .values = {{"val_loss", 1}}});
-  logger->write({.step = 1, .time_s = 2, .values = {{"loss", 1}}});
-  EXPECT_THROW(logger->write({.step = 1}), Error);
-  logger->finish(0);
+  const auto sinks = open_sinks({}, {.name = "n", .folder = scratch.path("deep/run")});
+  sinks->write({.step = 0, .time_s = 1, .values = {{"val_loss", 1}}});
+  sinks->write({.step = 1, .time_s = 2, .values = {{"loss", 1}}});
+  EXPECT_THROW(sinks->write({.step = 1}), Error);
+  sinks->finish(0);
   EXPECT_EQ(scratch.read("deep/run/metrics.jsonl"),
             "{\"step\":0,\"time\":1,\"val_loss\":1}\n{\"step\":1,\"time\":2,\"loss\":1}\n");
 }
@@ -158,4 +161,4 @@ TEST(ProgressText, PartsLeaveFromTheEnd) {
 }
 
 }  // namespace
-}  // namespace floe::metrics
+}  // namespace floe::observe

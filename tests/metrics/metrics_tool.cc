@@ -1,11 +1,12 @@
-// Drives the loggers for the Python tests.
+// Drives the sinks for the Python tests.
 //
 //   metrics_tool log RUN FIRST_STEP EXIT_CODE < RECORDS
 //   metrics_tool kill RUN FIRST_STEP NUM_RECORDS < RECORDS     kills itself after so many records
 //   metrics_tool progress FIRST_STEP TOTAL EVERY < RECORDS     a log line after every third step
 //
-// RECORDS: one JSON array per line, [step, time, {name: number or "NaN" ... or text}]; RUN/info.json holds name,
-// project, entity, config, version, wandb_mode, upload_every (seconds) and files ([[path, name], ...] attached at the end).
+// RECORDS: one JSON array per line, [step, time, {name: number or "NaN" ... or text}].
+// RUN/info.json holds name, config, version, start_time, upload_every (seconds), log (settings of
+// sinks, as in `log:`) and files ([[path, name], ...] attached at the end).
 #include <signal.h>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@
 #include "floe/core/log.h"
 #include "floe/io/file/file.h"
 #include "floe/observe/metrics/progress.h"
-#include "floe/observe/sinks/logger.h"
+#include "floe/observe/sinks/sink.h"
 
 namespace {
 
@@ -33,7 +34,7 @@ bool is_not_finite(const ordered_json& value) {
   return value == "NaN" || value == "Infinity" || value == "-Infinity";
 }
 
-bool next_record(metrics::Record& record) {
+bool next_record(observe::Record& record) {
   std::string line;
   if (!std::getline(std::cin, line)) return false;
   const auto parsed = ordered_json::parse(line);
@@ -52,32 +53,33 @@ bool next_record(metrics::Record& record) {
 int log_records(const std::string& mode, const std::string& folder, std::int64_t first_step,
                 std::int64_t last_word) {
   const auto info = nlohmann::json::parse(read_text(folder + "/info.json", 1 << 24));
-  metrics::RunInfo run{.name = info.value("name", "run"),
-                       .folder = folder,
-                       .project = info.value("project", "floe"),
-                       .entity = info.value("entity", ""),
-                       .config = info.value("config", nlohmann::json::object()),
-                       .first_step = first_step,
-                       .version = info.value("version", "0"),
-                       .start_time_s = info.value("start_time", 0.0)};
-  const auto logger =
-      metrics::open_logger(run, {.wandb_mode = info.value("wandb_mode", "offline"),
-                                 .upload_every_s = info.value("upload_every", 60.0)});
+  const observe::RunInfo run{.name = info.value("name", "run"),
+                             .folder = folder,
+                             .config = info.value("config", nlohmann::json::object()),
+                             .first_step = first_step,
+                             .version = info.value("version", "0"),
+                             .start_time_s = info.value("start_time", 0.0),
+                             .upload_every_s = info.value("upload_every", 60.0)};
+  const auto settings = info.value("log", nlohmann::json::object());
+  const auto configs =
+      config::bind<observe::SinkConfigs>(config::parse_yaml(settings.dump(), "info.json"));
+  observe::check_sinks(configs);
+  const auto sinks = observe::open_sinks(configs, run);
   std::int64_t num_records = 0;
-  for (metrics::Record record; next_record(record);) {
-    logger->write(record);
+  for (observe::Record record; next_record(record);) {
+    sinks->write(record);
     if (mode == "kill" && ++num_records == last_word) ::kill(::getpid(), SIGKILL);
   }
   for (const auto& file : info.value("files", nlohmann::json::array()))
-    logger->add_files(file[0], file[1]);
-  logger->finish(static_cast<int>(last_word));
+    sinks->add_files(file[0], file[1]);
+  sinks->finish(static_cast<int>(last_word));
   return 0;
 }
 
 int show_progress(std::int64_t first_step, std::int64_t total_steps, std::int64_t every_steps) {
-  metrics::ProgressLine line(first_step, total_steps, every_steps);
-  for (metrics::Record record; next_record(record);) {
-    metrics::Progress progress{.step = record.step};
+  observe::ProgressLine line(first_step, total_steps, every_steps);
+  for (observe::Record record; next_record(record);) {
+    observe::Progress progress{.step = record.step};
     for (const auto& [name, value] : record.values) {
       if (name.starts_with("loss_")) progress.losses.emplace_back(name, value);
       if (name == "tokens_per_second") progress.tokens_per_second = value;

@@ -11,7 +11,7 @@ import time
 import pytest
 from logged_runs import TOOL, make_run, record, values_of
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-from test_wandb_judge import check_rows, run_file, sync
+from test_wandb_reference import check_rows, run_file, sync
 from wandb_server import wandb_server
 
 FOREVER = resource.RLIM_INFINITY

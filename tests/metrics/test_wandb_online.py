@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from logged_runs import TOOL, make_run, record
-from test_wandb_judge import check_rows, run_folder, run_id
+from test_wandb_reference import check_rows, run_folder, run_id
 from wandb_server import wandb_server
 
 REAL = str(Path(sys.executable).parent)

@@ -1,4 +1,4 @@
-"""Flamingo in plain torch, from the words of tests/goldens/models/README.md: the judge of random models.
+"""Flamingo in plain torch, from the words of tests/goldens/models/README.md: the reference of random models.
 
 The language model and the image tower are transformers' own; this adds the resampler, the gated
 blocks (in front of every n-th layer, as hooks) and OpenFlamingo's rule of which rows train.

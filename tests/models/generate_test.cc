@@ -8,14 +8,14 @@
 #include <map>
 
 #include "floe/core/error.h"
-#include "floe/generation/beam_search.h"
+#include "floe/generation/token_choice.h"
 #include "tests/models/golden.h"
 
 namespace floe::test {
 namespace {
 
-using models::GenerateSession;
-using models::Prompt;
+using generation::GenerateSession;
+using generation::Prompt;
 
 std::vector<std::int64_t> row(const at::Tensor& ids, std::int64_t index) {
   const at::Tensor one = ids[index].contiguous();
@@ -145,7 +145,7 @@ TEST(Sampler, DrawsInProportion) {
       if (a != b) pairs[{a, b}] = first * weights[static_cast<std::size_t>(b)] / (1 - first);
   }
   constexpr int kDraws = 40'000;
-  const models::Sampler sampler(7);
+  const generation::Sampler sampler(7);
   std::map<std::vector<std::int64_t>, int> ones, twos, streams;
   for (std::uint64_t i = 0; i < kDraws; ++i) {
     ++ones[sampler.draw(logs, 1, 0, i)];
@@ -160,50 +160,50 @@ TEST(Sampler, DrawsInProportion) {
 
 TEST(Sampler, RepeatsAndDependsOnTheSeed) {
   std::vector<float> flat(1000, 0.0F);
-  EXPECT_EQ(models::Sampler(1).draw(flat, 5, 2, 3), models::Sampler(1).draw(flat, 5, 2, 3));
-  EXPECT_NE(models::Sampler(1).draw(flat, 5, 2, 3), models::Sampler(2).draw(flat, 5, 2, 3));
-  EXPECT_NE(models::Sampler(1).draw(flat, 5, 2, 3), models::Sampler(1).draw(flat, 5, 3, 3));
-  EXPECT_NE(models::Sampler(1).draw(flat, 5, 2, 3), models::Sampler(1).draw(flat, 5, 2, 4));
+  EXPECT_EQ(generation::Sampler(1).draw(flat, 5, 2, 3), generation::Sampler(1).draw(flat, 5, 2, 3));
+  EXPECT_NE(generation::Sampler(1).draw(flat, 5, 2, 3), generation::Sampler(2).draw(flat, 5, 2, 3));
+  EXPECT_NE(generation::Sampler(1).draw(flat, 5, 2, 3), generation::Sampler(1).draw(flat, 5, 3, 3));
+  EXPECT_NE(generation::Sampler(1).draw(flat, 5, 2, 3), generation::Sampler(1).draw(flat, 5, 2, 4));
   // The same on every machine: computed from the definition of the numbers in another language.
-  EXPECT_EQ(models::Sampler(1).draw(flat, 5, 2, 3),
+  EXPECT_EQ(generation::Sampler(1).draw(flat, 5, 2, 3),
             (std::vector<std::int64_t>{315, 895, 576, 471, 445}));
 }
 
 TEST(Sampler, ImpossiblePlacesComeLast) {
   const std::vector<float> logs{-INFINITY, 0, -INFINITY, 1, -1e9F};
   for (std::uint64_t step = 0; step < 50; ++step) {
-    const auto all = models::Sampler(0).draw(logs, 5, 0, step);
+    const auto all = generation::Sampler(0).draw(logs, 5, 0, step);
     EXPECT_EQ(std::vector<std::int64_t>(all.begin() + 2, all.end()),
               (std::vector<std::int64_t>{4, 0, 2}));
   }
 }
 
 TEST(LogitsRules, SamplingKeepsTheLikeliest) {
-  models::GenerateOptions options;
+  generation::GenerateOptions options;
   options.sample = true;
   options.temperature = 0.5;
   options.top_k = 3;
   const std::vector<std::vector<std::int64_t>> no_text(1);
   at::Tensor scores = at::tensor({1.0F, 4.0F, 2.0F, 3.0F, -1.0F}).view({1, 5});
-  models::LogitsRules(options).apply(scores, no_text, 0);
+  generation::LogitsRules(options).apply(scores, no_text, 0);
   const float never = -INFINITY;
   EXPECT_TRUE(at::equal(scores, at::tensor({never, 8.0F, 4.0F, 6.0F, never}).view({1, 5})));
 
   // Chances 0.6, 0.3, 0.1: 0.55 and 0.6 need one, 0.65 and 0.9 two, 0.95 all.
   for (const auto& [share, kept] :
        std::map<double, int>{{0.55, 1}, {0.65, 2}, {0.85, 2}, {0.95, 3}}) {
-    models::GenerateOptions by_share;
+    generation::GenerateOptions by_share;
     by_share.sample = true;
     by_share.top_p = share;
     at::Tensor logs = at::tensor({0.1F, 0.6F, 0.3F}).log().view({1, 3});
-    models::LogitsRules(by_share).apply(logs, no_text, 0);
+    generation::LogitsRules(by_share).apply(logs, no_text, 0);
     EXPECT_EQ(logs.isfinite().sum().item<int>(), kept) << share;
   }
 }
 
 TEST(GenerateOptions, RefusesWhatMakesNoSense) {
   const auto refused = [](const auto& change) {
-    models::GenerateOptions options;
+    generation::GenerateOptions options;
     change(options);
     EXPECT_THROW(options.validate(), ConfigError);
   };
@@ -217,7 +217,7 @@ TEST(GenerateOptions, RefusesWhatMakesNoSense) {
   refused([](auto& o) { o.top_p = 0; });
   refused([](auto& o) { o.top_p = 1.5; });
   refused([](auto& o) { o.repetition_penalty = 0; });
-  EXPECT_NO_THROW(models::GenerateOptions().validate());
+  EXPECT_NO_THROW(generation::GenerateOptions().validate());
 }
 
 }  // namespace

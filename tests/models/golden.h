@@ -26,15 +26,15 @@ struct GoldenModel {
 
   models::LanguageModel& model() const { return *built.model; }
 };
-// "opt_x1" or "neox_x2" from its model.yaml, hollow. `change` edits the configuration before.
+// "opt_x1" or "neox_x2" from its model.yaml, deferred. `change` edits the configuration before.
 GoldenModel golden_model(const std::string& name,
                          const std::function<void(models::ModelConfig&)>& change = {});
 // The same in one piece, in evaluation mode.
 GoldenModel whole_golden_model(const std::string& name,
                                const std::function<void(models::ModelConfig&)>& change = {});
 
-// What a training step of the goldens sees of one data set, "laion" (source 0) or "mmc4" (source 1),
-// without padding.
+// What a training step of the goldens sees of one data set, "laion" (source 0) or "mmc4" (source
+// 1), without padding.
 PackedBatch golden_batch(const std::map<std::string, at::Tensor>& batches, int step,
                          const std::string& kind);
 

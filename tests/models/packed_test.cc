@@ -1,5 +1,5 @@
-// Packing changes nothing: rows without padding give what padded rows give, and one pass over two data
-// sets gives what two passes give, with every oddity of real pages.
+// Packing changes nothing: rows without padding give what padded rows give, and one pass over two
+// data sets gives what two passes give, with every oddity of real pages.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

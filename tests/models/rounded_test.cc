@@ -17,8 +17,8 @@ namespace {
 using models::rounded;
 using test::Page;
 
-// Text before the first image, a marker without an image (a zero image), no image, an image that nobody
-// looks at, more markers than slots.
+// Text before the first image, a marker without an image (a zero image), no image, an image that
+// nobody looks at, more markers than slots.
 const std::vector<Page> kOdd{{37, 2, 3, {4, 20}}, {32, 1, 1, {0}}, {50, 1, 3, {0, 9}},
                              {9, 0, 0, {}},       {64, 2, 2, {1}}, {40, 2, 2, {0, 10, 20}}};
 const std::vector<Page> kPlain{{30, 1, 1, {0}}, {61, 2, 2, {0, 33}}};

@@ -1,6 +1,6 @@
-// Whole models over real ranks against one process that runs the ranks' batches one after the other:
-// losses, gradients of the first step and how far five steps have moved the weights. On the GPU this is
-// where a buffer that is used before it has arrived, or after it was given away, shows.
+// Whole models over real ranks against one process that runs the ranks' batches one after the
+// other: losses, gradients of the first step and how far five steps have moved the weights. On the
+// GPU this is where a buffer that is used before it has arrived, or after it was given away, shows.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -8,8 +8,9 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/str.h"
-#include "floe/models/language_model.h"
-#include "floe/optim/optimizer.h"
+#include "floe/models/decoders/decoder.h"
+#include "floe/models/registry.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 #include "tests/models/small_models.h"
 #include "tests/support/ranks.h"
@@ -80,7 +81,7 @@ Record train(const Case& c, const std::shared_ptr<comm::World>& world,
     model = made.get();
     module = made;
   } else {
-    auto made = std::make_shared<models::CausalLm>(models::decoder_spec(*c.lm, "test"));
+    auto made = std::make_shared<models::CausalLm>(models::decoder_spec({*c.lm, "test"}));
     model = made.get();
     module = made;
   }

@@ -11,6 +11,7 @@
 
 #include "floe/batch/packed_batch.h"
 #include "floe/models/flamingo/flamingo.h"
+#include "floe/models/registry.h"
 
 namespace floe::test {
 
@@ -32,7 +33,7 @@ inline const nlohmann::json kLlama{{"model_type", "llama"},    {"vocab_size", kS
 
 inline models::FlamingoSpec small_flamingo(const nlohmann::json& lm) {
   models::FlamingoSpec spec;
-  spec.lm = models::decoder_spec(lm, "test");
+  spec.lm = models::decoder_spec({lm, "test"});
   spec.vision = {
       .image_size = 28, .patch = 14, .width = 64, .layers = 2, .heads = 2, .mlp_dim = 128};
   spec.perceiver = {.depth = 2, .dim_head = 32, .heads = 2, .num_latents = 8};

@@ -1,6 +1,6 @@
-"""transformers is the judge: every family of decoders gives its logits, loss and gradients.
+"""transformers is the reference: every family of decoders gives its logits, loss and gradients.
 
-To judge a new family, add a line to FAMILIES: its classes, and settings that floe must get right. Each
+To compare a new family, add a line to FAMILIES: its classes, and settings that floe must get right. Each
 settings is tried with sizes, weights and texts drawn from several seeds.
 """
 
@@ -143,7 +143,7 @@ def some_rows(vocab, seed):
     return dict(lang_x=ids, attention_mask=mask, labels=labels)
 
 
-def judge(model, inputs):
+def reference(model, inputs):
     model.zero_grad()
     result = model(input_ids=inputs["lang_x"], attention_mask=inputs["attention_mask"], labels=inputs["labels"])
     return result.logits.float(), result.loss.float()
@@ -153,7 +153,7 @@ def judge(model, inputs):
 def test_logits_loss_and_gradients(family, settings, seed, tmp_path, forward, gradients, same_gradients, worst):
     model = build(family, settings, seed, tmp_path / "lm")
     inputs = some_rows(model.config.vocab_size, seed)
-    logits, loss = judge(model, inputs)
+    logits, loss = reference(model, inputs)
     loss.backward()
     ours = forward(dict(type="causal_lm", lm=tmp_path / "lm"), inputs, "--grads")
     real = inputs["attention_mask"] == 1
@@ -206,8 +206,8 @@ def test_bf16_is_as_near_as_transformers(family, tmp_path, forward, worst):
         inputs = some_rows(model.config.vocab_size, 3)
         real = inputs["attention_mask"] == 1
         with torch.no_grad():
-            exact = judge(model, inputs)[0][real]
-            theirs = judge(model.to(torch.bfloat16), inputs)[0][real]
+            exact = reference(model, inputs)[0][real]
+            theirs = reference(model.to(torch.bfloat16), inputs)[0][real]
         ours = forward(dict(type="causal_lm", lm=folder), inputs, "--dtype", "bf16")["logits"][real]
         for who, logits in (("ours", ours), ("theirs", theirs)):
             error = (logits - exact).abs()

@@ -1,4 +1,4 @@
-"""transformers is the judge of Hugging Face folders: floe reads what it writes, it reads what floe writes."""
+"""transformers is the reference of Hugging Face folders: floe reads what it writes, it reads what floe writes."""
 
 import json
 

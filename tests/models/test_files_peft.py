@@ -1,4 +1,4 @@
-"""peft is the judge of adapters: apart, merged, saved and loaded."""
+"""peft is the reference of adapters: apart, merged, saved and loaded."""
 
 import json
 

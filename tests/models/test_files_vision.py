@@ -1,4 +1,4 @@
-"""open_clip and transformers are the judges of image towers, in every layout that people have."""
+"""open_clip and transformers are the references of image towers, in every layout that people have."""
 
 import json
 

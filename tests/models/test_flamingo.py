@@ -81,17 +81,17 @@ def build(family, way, folder):
     tower.save_pretrained(folder / "vision")
     perceiver = dict(depth=2, dim_head=8, heads=2, num_latents=4, ff_mult=2)
     cross_attn = dict(dim_head=8, heads=3, ff_mult=2)
-    judge = FlamingoReference(lm, layers, tower, after_norm, every, perceiver, cross_attn, IMAGE, only_immediate)
-    make_lively(judge.perceiver, 8)
-    make_lively(judge.gates, 9)
-    save_file({name: p.detach().clone() for name, p in judge.trained_part().items()}, folder / "weights.safetensors")
+    reference = FlamingoReference(lm, layers, tower, after_norm, every, perceiver, cross_attn, IMAGE, only_immediate)
+    make_lively(reference.perceiver, 8)
+    make_lively(reference.gates, 9)
+    save_file({name: p.detach().clone() for name, p in reference.trained_part().items()}, folder / "weights.safetensors")
     model = dict(
         type="flamingo", lm=folder / "lm", vision=folder / "vision", weights=folder / "weights.safetensors",
         cross_attn_every_n_layers=every, perceiver=perceiver, cross_attn=cross_attn,
         vision_tokens_after_ln_post=after_norm, only_attend_immediate_media=only_immediate,
         freeze_lm_embeddings=freeze, media_token_id=IMAGE, endofchunk_token_id=ENDOFCHUNK,
     )
-    return judge, model
+    return reference, model
 
 
 def some_rows(seed):
@@ -123,19 +123,19 @@ def some_rows(seed):
 @pytest.mark.parametrize("way", WAYS, ids=["every1", "every2_all_previous", "every3_frozen_embeddings"])
 @pytest.mark.parametrize("family", DECODERS)
 def test_equals_reference(family, way, tmp_path, forward, gradients, same_gradients, worst):
-    judge, model = build(family, way, tmp_path)
-    table = judge.lm.get_input_embeddings().weight.requires_grad_()
+    reference, model = build(family, way, tmp_path)
+    table = reference.lm.get_input_embeddings().weight.requires_grad_()
     inputs = some_rows(11)
-    logits, loss = judge(*(inputs[name] for name in ("vision_x", "lang_x", "attention_mask", "labels")))
+    logits, loss = reference(*(inputs[name] for name in ("vision_x", "lang_x", "attention_mask", "labels")))
     loss.backward()
-    expected = {name: parameter.grad for name, parameter in judge.trained_part().items()}
+    expected = {name: parameter.grad for name, parameter in reference.trained_part().items()}
     frozen = way[2]
     if not frozen:
         # OpenFlamingo's mask: of the whole table's gradient two rows stay, <PAD>'s does not.
         kept = torch.zeros_like(table)
         kept[[ENDOFCHUNK, IMAGE]] = table.grad[[ENDOFCHUNK, IMAGE]]
         assert kept.abs().max() > 0
-        name = next(n for n, p in judge.lm.named_parameters() if p is table)
+        name = next(n for n, p in reference.lm.named_parameters() if p is table)
         expected[f"lang_encoder.{name}"] = kept
 
     ours = forward(model, inputs, "--grads")

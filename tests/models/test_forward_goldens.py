@@ -44,7 +44,7 @@ def test_norms_and_sums_of_gradients(folder, options, goldens, forward, gradient
     assert found.keys() == set(config["trainable_parameter_names"])
     for name, (norm, total) in expected["grad_l2_and_sum"].items():
         if "embed" in name:
-            continue  # theirs is of the whole table, ours of two rows: test_flamingo.py judges it
+            continue  # theirs is of the whole table, ours of two rows: test_flamingo.py compares it
         gradient = found[name].double()
         worst.note(f"{folder} norms of gradients", abs(gradient.norm().item() - norm) / norm, 1e-4)
         # A sum may cancel; its error counts against the norm.
@@ -68,7 +68,7 @@ def golden_reference(path):
             tokens = load_file(path / "forward.safetensors")["vision_tokens"]
             return SimpleNamespace(last_hidden_state=torch.cat([tokens[:, :1], tokens], 1))
 
-    judge = FlamingoReference(
+    reference = FlamingoReference(
         lm,
         config["decoder_layers_attr"],
         Tower(),
@@ -81,12 +81,12 @@ def golden_reference(path):
     )
     weights = load_file(path / "flamingo_init.safetensors")
     with torch.no_grad():
-        for name, parameter in judge.trained_part().items():
+        for name, parameter in reference.trained_part().items():
             parameter.copy_(weights[name])
         lm.get_input_embeddings().weight.copy_(
             next(w for n, w in weights.items() if n.endswith(("embed_tokens.weight", "embed_in.weight")))
         )
-    return judge, config["tokens"]
+    return reference, config["tokens"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -94,17 +94,17 @@ def test_gradients_element_by_element(folder, goldens, forward, gradients, same_
     """Against a reference that itself gives the golden logits."""
     path = goldens / folder
     golden = load_file(path / "forward.safetensors")
-    judge, tokens = golden_reference(path)
-    table = judge.lm.get_input_embeddings().weight.requires_grad_()
-    logits, loss = judge(golden["vision_x_i8"] / 64, golden["lang_x"], golden["attention_mask"], golden["labels"])
+    reference, tokens = golden_reference(path)
+    table = reference.lm.get_input_embeddings().weight.requires_grad_()
+    logits, loss = reference(golden["vision_x_i8"] / 64, golden["lang_x"], golden["attention_mask"], golden["labels"])
     real = golden["attention_mask"] == 1
     assert (logits - golden["logits"])[real].abs().max() < 2e-5 * golden["logits"].abs().max()
     loss.backward()
-    expected = {name: parameter.grad for name, parameter in judge.trained_part().items()}
+    expected = {name: parameter.grad for name, parameter in reference.trained_part().items()}
     special = [tokens["<|endofchunk|>"], tokens["<image>"]]
     kept = torch.zeros_like(table)
     kept[special] = table.grad[special]
-    name = next(n for n, p in judge.lm.named_parameters() if p is table)
+    name = next(n for n, p in reference.lm.named_parameters() if p is table)
     expected[f"lang_encoder.{name}"] = kept
     whole = json.loads((path / "forward_grads.json").read_text())["grad_l2_and_sum"][f"lang_encoder.{name}"]
     assert abs(table.grad.double().norm().item() - whole[0]) < 1e-4 * whole[0], "the reference itself is right"

@@ -36,7 +36,7 @@ class Remembering(FlamingoReference):
         return out
 
 
-def build_judge(family, every, only_immediate, image_token, seed, folder):
+def build_reference(family, every, only_immediate, image_token, seed, folder):
     lm_class, config, layers = DECODERS[family]
     lm = lm_class(config).eval()
     make_lively(lm, seed)
@@ -47,13 +47,13 @@ def build_judge(family, every, only_immediate, image_token, seed, folder):
         )
     ).eval()
     make_lively(tower, 6)
-    judge = Remembering(lm, layers, tower, False, every, PERCEIVER, CROSS_ATTN, image_token, only_immediate)
-    make_lively(judge.perceiver, 8)
-    make_lively(judge.gates, 9)
+    reference = Remembering(lm, layers, tower, False, every, PERCEIVER, CROSS_ATTN, image_token, only_immediate)
+    make_lively(reference.perceiver, 8)
+    make_lively(reference.gates, 9)
     lm.save_pretrained(folder / "lm")
     tower.save_pretrained(folder / "vision")
-    save_file({name: p.detach().clone() for name, p in judge.trained_part().items()}, folder / "weights.safetensors")
-    return judge
+    save_file({name: p.detach().clone() for name, p in reference.trained_part().items()}, folder / "weights.safetensors")
+    return reference
 
 
 @pytest.mark.parametrize("only_immediate", [True, False], ids=["immediate", "all_previous"])
@@ -66,14 +66,14 @@ def test_generated_image_tokens(family, every, seed, only_immediate, tmp_path):
     generated = {1: 0, 3: 0}  # texts with <image>, by number of beams
     # The model is random: every token that it likes to say is a candidate for `<image>`.
     for image in range(3, 60, 7):
-        judge = build_judge(family, every, only_immediate, image, seed, tmp_path)
+        reference = build_reference(family, every, only_immediate, image, seed, tmp_path)
         prompts = [[image, *text[:5], image, 9], [8, image, *text[5:9]], [image, *text[9:19], image, 20]]
         ids, mask = left_padded(prompts, PAD)
         # Make it say so: the word for an image weighs more in the output.
         with torch.no_grad():
-            head = judge.lm.get_output_embeddings().weight
+            head = reference.lm.get_output_embeddings().weight
             head[image] *= 3
-        judge.lm.save_pretrained(tmp_path / "lm")
+        reference.lm.save_pretrained(tmp_path / "lm")
         end = 89
         model = model_file(
             tmp_path / "model.yaml",
@@ -85,7 +85,7 @@ def test_generated_image_tokens(family, every, seed, only_immediate, tmp_path):
         )
         for options in (dict(), dict(num_beams=3, num_return_sequences=2)):
             options["max_new_tokens"] = 12
-            sequences = judge.generate(vision, ids, mask, eos_token_id=end, **options)
+            sequences = reference.generate(vision, ids, mask, eos_token_id=end, **options)
             expected = new_ids(sequences, ids.shape[1], [end])
             found = floe_generate(model, prompts, "--images", tmp_path / "images.safetensors", **options)
             assert found["ids"] == expected, (image, options)

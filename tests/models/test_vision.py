@@ -1,4 +1,4 @@
-"""open_clip and transformers are the judges of the image tower: its tokens, before and behind the last
+"""open_clip and transformers are the references of the image tower: its tokens, before and behind the last
 norm, and the pooled output, for random sizes in either layout of files."""
 
 import json

@@ -1,6 +1,6 @@
-// Five training steps of OpenFlamingo's own train.py, by the engine: losses, gradient norms and final
-// weights, both data sets in one pass and one after the other, on one rank and on several, under every
-// strategy.
+// Five training steps of OpenFlamingo's own train.py, by the engine: losses, gradient norms and
+// final weights, both data sets in one pass and one after the other, on one rank and on several,
+// under every strategy.
 #include <ATen/ATen.h>
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "floe/optim/lr_schedule.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 #include "tests/models/golden.h"
 #include "tests/support/ranks.h"
@@ -194,8 +194,7 @@ void check(const Run& run, const Way& way, const std::shared_ptr<comm::World>& w
   }
 
   double moved = 0;
-  const at::Tensor rows =
-      at::tensor(golden.model().decoder().embedding()->trained_rows(), at::kLong);
+  const at::Tensor rows = at::tensor(golden.model().info().trained_rows, at::kLong);
   for (const auto& parameter : nn::named_parameters(*golden.built.module)) {
     const at::Tensor now = whole(parameter.name);
     if (!parameter.tensor.requires_grad()) {

@@ -1,5 +1,5 @@
-// Weights over ranks: each reads the byte ranges that it owns and holds little more, saving takes part
-// on all ranks and writes on one, and rows that are new are the same however they are sliced.
+// Weights over ranks: each reads the byte ranges that it owns and holds little more, saving takes
+// part on all ranks and writes on one, and rows that are new are the same however they are sliced.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -135,7 +135,7 @@ void load_own_part() {
   const std::int64_t extra = status("VmHWM") - before;
 
   const std::int64_t shard_bytes =
-      engine->memory().trainable_shards + engine->memory().frozen_shards;
+      engine->memory().trainable_slices + engine->memory().frozen_slices;
   EXPECT_LE(extra, shard_bytes + 64 * kMiB);
   EXPECT_GE(extra, shard_bytes / 2) << "the peak was not measured";
   const DType dtype = built.source->get("model.norm.weight").dtype;
@@ -154,7 +154,7 @@ void load_own_part() {
   for (const auto& group : engine->groups())
     for (const shard::Piece& piece : group->pieces()) {
       const std::uint64_t key = hash64(group->parameter(piece.index).name);
-      const float* at = group->shard().const_data_ptr<float>() + piece.shard_offset;
+      const float* at = group->slice().const_data_ptr<float>() + piece.slice_offset;
       std::int64_t wrong = 0;
       for (std::int64_t i = 0; i < piece.numel; ++i)
         wrong += at[i] != value_at(key, piece.first + i, dtype);

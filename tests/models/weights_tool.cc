@@ -3,8 +3,8 @@
 //   weights_tool LAYOUT MODEL.yaml OUT [--dtype fp32|bf16|fp16] [--max-shard-bytes N] [--merge]
 //
 // LAYOUT: lm (Hugging Face folder), trained, flamingo (OUT.pt or OUT.safetensors), open_clip, clip
-// (folders of the image tower), peft (folder). --dtype: of the file; without it as it was read. --merge:
-// adapters are put into their layers before anything is saved.
+// (folders of the image tower), peft (folder). --dtype: of the file; without it as it was read.
+// --merge: adapters are put into their layers before anything is saved.
 #include <cstdio>
 #include <filesystem>
 #include <string>

@@ -291,7 +291,8 @@ TEST(KeptProducts, ForeignModules) {
   for (const Way way : kWays) {
     const auto found = both(way);
     expect_same(found, expected);
-    // relu_ writes into what the layer gave: that product is computed again, not taken as it is now.
+    // relu_ writes into what the layer gave: that product is computed again, not taken as
+    // it is now.
     EXPECT_EQ(found.backward.matrix, expected.backward.matrix + 1);
   }
 }
@@ -454,8 +455,8 @@ Held held(Stack<Block>& model, const at::Tensor& x, Way way, std::int64_t in_hos
   return result;
 }
 
-// Of one block: x [n, d] is 1 unit. Kept are the input, and of the products qkv (3), attention (1), its
-// output (1) and up (4); down leaves the block and is read by nobody.
+// Of one block: x [n, d] is 1 unit. Kept are the input, and of the products qkv (3), attention (1),
+// its output (1) and up (4); down leaves the block and is read by nobody.
 TEST(KeptActivations, MemoryIsWhatIsKept) {
   constexpr std::int64_t kDepth = 8, kDim = 64, kTokens = 2048;
   Stack<Block> model(kDepth, kDim);

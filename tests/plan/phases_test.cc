@@ -8,7 +8,7 @@
 #include "floe/models/transformer.h"
 #include "floe/nn/activations/host_store.h"
 #include "floe/optim/ema.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 #include "floe/strategy/strategy_options.h"
 #include "tests/config/expect_error.h"
@@ -38,10 +38,11 @@ void expect_counted(const plan::PlanSubject& planned) {
 
   auto model =
       std::make_shared<models::Transformer>(plan::transformer_size_of(test::small_config().model));
-  shard::ShardOptions options = plan::shard_options_of(planned.strategy);
+  shard::ShardOptions options = strategy::shard_options_of(planned.strategy);
   options.world = comm::World::fake(3, 4);
   options.sets = planned.sets;
-  const auto engine = shard::fully_shard(model, plan::policy_of(planned.strategy, *model), options);
+  const auto engine =
+      shard::fully_shard(model, strategy::policy_of(planned.strategy, *model), options);
   std::vector<std::unique_ptr<optim::AdamW>> optimizers;
   for (std::size_t set = 0; set < planned.sets.size(); ++set)
     optimizers.push_back(std::make_unique<optim::AdamW>(*engine, optim::AdamWOptions{}, set));
@@ -53,7 +54,7 @@ void expect_counted(const plan::PlanSubject& planned) {
     const at::Tensor ids = at::randint(0, 10, {2, 6}, at::kLong);
     models::next_token_loss(nn::call(*model, ids), ids).backward();
     engine->agree();
-    EXPECT_EQ(engine->memory().gradient_shards, report.phases[set].holdings.held.gradient_shards);
+    EXPECT_EQ(engine->memory().gradient_slices, report.phases[set].holdings.held.gradient_slices);
     optimizers[set]->step(1e-3);
     if (ema) ema->update();
     engine->clear_gradients();
@@ -64,9 +65,9 @@ void expect_counted(const plan::PlanSubject& planned) {
     train(set);
     const plan::Holdings& holdings = report.phases[set].holdings;
     const shard::MemoryInUse memory = engine->memory();
-    EXPECT_EQ(memory.trainable_shards, holdings.held.trainable_shards);
-    EXPECT_EQ(memory.resting_shards, holdings.held.resting_shards);
-    EXPECT_EQ(memory.frozen_shards, holdings.held.frozen_shards);
+    EXPECT_EQ(memory.trainable_slices, holdings.held.trainable_slices);
+    EXPECT_EQ(memory.resting_slices, holdings.held.resting_slices);
+    EXPECT_EQ(memory.frozen_slices, holdings.held.frozen_slices);
     std::int64_t state = 0, stored = memory.stored_masters;
     for (const auto& optimizer : optimizers) {
       state += optimizer->state_bytes();
@@ -79,7 +80,7 @@ void expect_counted(const plan::PlanSubject& planned) {
     EXPECT_EQ(state, holdings.held.optimizer_state + holdings.held.resting_state);
     EXPECT_EQ(stored, holdings.store);
     EXPECT_EQ(stored, nn::stored_bytes());
-    EXPECT_EQ(memory.trainable_shards + memory.resting_shards + memory.frozen_shards + state,
+    EXPECT_EQ(memory.trainable_slices + memory.resting_slices + memory.frozen_slices + state,
               holdings.held.between_steps());
   }
 }
@@ -113,8 +114,8 @@ TEST(PlanOfPhases, WorkedOutByHand) {
   EXPECT_EQ(report.trainable_numel, 3 * 257);
   const plan::PhaseReport &first = report.phases[0], &upper = report.phases[1];
   EXPECT_EQ(first.trainable_numel, 257);
-  EXPECT_EQ(first.holdings.held.trainable_shards, 65 * 4);
-  EXPECT_EQ(first.holdings.held.resting_shards, 2 * 65 * 4);
+  EXPECT_EQ(first.holdings.held.trainable_slices, 65 * 4);
+  EXPECT_EQ(first.holdings.held.resting_slices, 2 * 65 * 4);
   EXPECT_EQ(first.holdings.held.optimizer_state, 2 * 65 * 4);
   EXPECT_EQ(first.holdings.held.resting_state, 0);
   EXPECT_EQ(first.holdings.store, 0) << "the state of 'upper' is dropped";

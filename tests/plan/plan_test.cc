@@ -21,9 +21,9 @@ void expect_plan(const std::vector<std::string>& changes, const Expected& expect
   SCOPED_TRACE(join(changes));
   const plan::PlanReport report = planned(changes);
   const shard::HeldBytes& held = report.holdings.held;
-  EXPECT_EQ(held.trainable_shards, expected.trainable);
-  EXPECT_EQ(held.frozen_shards, expected.frozen);
-  EXPECT_EQ(held.gradient_shards, expected.gradients);
+  EXPECT_EQ(held.trainable_slices, expected.trainable);
+  EXPECT_EQ(held.frozen_slices, expected.frozen);
+  EXPECT_EQ(held.gradient_slices, expected.gradients);
   EXPECT_EQ(held.optimizer_state, expected.optimizer);
   EXPECT_EQ(held.pool, expected.pool);
   EXPECT_EQ(held.gradient_buffers, expected.buffers);
@@ -186,12 +186,12 @@ TEST(Plan, MixedPrecision) {
                         .scattered = 3 * 64});
   const auto reduced = planned({kBf16, "strategy.mixed_precision.reduce=bf16"});
   EXPECT_EQ(reduced.moved.reduce_scattered, 3 * 32);
-  EXPECT_EQ(reduced.holdings.held.gradient_shards, 3 * 16) << "added up in fp32";
+  EXPECT_EQ(reduced.holdings.held.gradient_slices, 3 * 16) << "added up in fp32";
 }
 
 TEST(Plan, FrozenStorageHasItsOwnType) {
   const auto report = planned({kBf16, "strategy.frozen.dtype=fp32"});
-  EXPECT_EQ(report.holdings.held.frozen_shards, (3 * 61 + 28) * 4);
+  EXPECT_EQ(report.holdings.held.frozen_slices, (3 * 61 + 28) * 4);
   EXPECT_EQ(report.moved.gathered, 224 + 4 * 488 + 5 * 32) << "gathered as it computes";
 }
 
@@ -211,7 +211,7 @@ TEST(Plan, TiedWeightsCountAndMoveOnce) {
   const auto report = planned({kEverything, "model.vocab=16384", "model.tied=true"});
   const std::int64_t table = 65536 * 4, root = 32 * 4;
   EXPECT_EQ(report.trainable_numel, 65536 + 32 + 3 * 257);
-  EXPECT_EQ(report.holdings.held.trainable_shards, (16384 + 8 + 3 * 65) * 4);
+  EXPECT_EQ(report.holdings.held.trainable_slices, (16384 + 8 + 3 * 65) * 4);
   // The table stays from the embedding's forward to the head's backward; each layer comes twice.
   EXPECT_EQ(report.moved.gathers, 8);
   EXPECT_EQ(report.moved.gathered, table + root + 6 * 1040);

@@ -80,10 +80,10 @@ TEST(ShortNumber, FourDigits) {
 
 // The page of a run with these files.
 std::string page_of(const test::Scratch& scratch) {
-  return report_html(read_run_folder(scratch.path()));
+  return report_html(read_logged_run(scratch.path()));
 }
 
-TEST(RunFolder, DamagedFilesAreSaid) {
+TEST(LoggedRun, DamagedFilesAreSaid) {
   test::Scratch scratch;
   scratch.write("config.yaml", "a: [1, 2\nb: }");
   scratch.write("metrics.jsonl", "");
@@ -94,17 +94,17 @@ TEST(RunFolder, DamagedFilesAreSaid) {
   EXPECT_NE(page.find("units[0].name should be a text, found 5"), std::string::npos);
 }
 
-TEST(RunFolder, ManyDamagedLinesAreCounted) {
+TEST(LoggedRun, ManyDamagedLinesAreCounted) {
   test::Scratch scratch;
   std::string lines = "{\"step\":1,\"loss\":2}\n";
   for (int i = 0; i < 25; ++i) lines += "junk\n";
   scratch.write("metrics.jsonl", lines);
-  const RunFolder run = read_run_folder(scratch.path());
+  const LoggedRun run = read_logged_run(scratch.path());
   EXPECT_EQ(run.num_damaged_lines, 25);
   EXPECT_NE(report_html(run).find("15 more lines of metrics.jsonl are damaged"), std::string::npos);
 }
 
-TEST(RunFolder, HostileNumbersAndNames) {
+TEST(LoggedRun, HostileNumbersAndNames) {
   test::Scratch scratch;
   std::string lines;
   lines +=

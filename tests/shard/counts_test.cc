@@ -1,5 +1,5 @@
-// Bytes and calls: what the engine does equals the closed formulas of docs/engine.md that `floe plan`
-// prints. One process acts as rank r of W, so that every case is cheap.
+// Bytes and calls: what the engine does equals the closed formulas of docs/engine.md that `floe
+// plan` prints. One process acts as rank r of W, so that every case is cheap.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -45,8 +45,8 @@ std::vector<Case> cases() {
           for (const auto& trainable : std::vector<std::vector<std::string>>{
                    {"*"}, {"*.adapter.*"}, {"layers.3.*", "norm.*"}, {"layers.4.*"}}) {
             Case c;
-            c.name = str(name, " W=", world, tied ? " tied" : "",
-                         bf16 ? " bf16 " : " ", join(trainable));
+            c.name = str(name, " W=", world, tied ? " tied" : "", bf16 ? " bf16 " : " ",
+                         join(trainable));
             c.world = world;
             c.strategy = strategy;
             c.size.tied = tied;
@@ -163,15 +163,15 @@ TEST(Counts, EqualTheFormulas) {
       EXPECT_EQ(run.counts.of(Event::Kind::agree).count, 1);
 
       const auto memory = run.engine->memory();
-      EXPECT_EQ(memory.trainable_shards, held.trainable_shards);
-      EXPECT_EQ(memory.frozen_shards, held.frozen_shards);
-      EXPECT_EQ(memory.gradient_shards, held.gradient_shards);
+      EXPECT_EQ(memory.trainable_slices, held.trainable_slices);
+      EXPECT_EQ(memory.frozen_slices, held.frozen_slices);
+      EXPECT_EQ(memory.gradient_slices, held.gradient_slices);
       EXPECT_EQ(run.optimizer->state_bytes(), held.optimizer_state);
       EXPECT_EQ(memory.pool_used, 0) << "everything is released after backward";
       EXPECT_LE(memory.pool_peak, held.pool);
       EXPECT_LE(memory.gradient_pool_peak, held.gradient_buffers);
       run.update();
-      EXPECT_EQ(run.engine->memory().gradient_shards, 0);
+      EXPECT_EQ(run.engine->memory().gradient_slices, 0);
     }
   }
 }
@@ -255,7 +255,7 @@ TEST(Counts, PrefetchIsAheadAndBytesStayTheSame) {
 TEST(Counts, AutomaticResidencyStaysInsideItsBudget) {
   Case c;
   c.trainable = {"*.adapter.*"};
-  const auto sliced = Training(c).engine->plan().held().frozen_shards;
+  const auto sliced = Training(c).engine->plan().held().frozen_slices;
   std::int64_t gathered_before = Training(c).engine->plan().moved().gathered;
   for (const double share : {1.0, 1.5, 2.0, 3.0, 4.0}) {
     auto model = std::make_shared<models::Transformer>(c.size);
@@ -267,7 +267,7 @@ TEST(Counts, AutomaticResidencyStaysInsideItsBudget) {
         static_cast<std::int64_t>(static_cast<double>(sliced) * share) + 64;
     auto plan = shard::make_plan(*model, {.units = {"DecoderLayer"}, .lone_unit_numel = 1000},
                                  options, c.world);
-    EXPECT_LE(plan.held().frozen_shards, options.frozen.memory_budget_bytes);
+    EXPECT_LE(plan.held().frozen_slices, options.frozen.memory_budget_bytes);
     EXPECT_LE(plan.moved().gathered, gathered_before) << "more budget never means more traffic";
     gathered_before = plan.moved().gathered;
   }

@@ -1,6 +1,6 @@
-// Frozen matrices in 8 bits: what is stored so, what comes out of it, what moves, and what is refused.
-// That training equals a model with the rounded weights is in parity_test.cc, the formulas over all
-// strategies in counts_test.cc.
+// Frozen matrices in 8 bits: what is stored so, what comes out of it, what moves, and what is
+// refused. That training equals a model with the rounded weights is in parity_test.cc, the formulas
+// over all strategies in counts_test.cc.
 #include "floe/kernels/eight_bit.h"
 
 #include <ATen/ATen.h>
@@ -246,14 +246,14 @@ TEST(Bytes, AreOnePerElementAndFourPerRow) {
       }
       // Rows that are cut count twice; the longest list of scales decides for all slices.
       const std::int64_t least = elements + 4 * rows;
-      EXPECT_GE(group.shard_bytes() * world, least);
-      EXPECT_LE(group.shard_bytes() * world, least * 1.02 + 64 * world) << group.name;
-      EXPECT_EQ(group.moved_bytes(), group.shard_bytes() * world);
+      EXPECT_GE(group.slice_bytes() * world, least);
+      EXPECT_LE(group.slice_bytes() * world, least * 1.02 + 64 * world) << group.name;
+      EXPECT_EQ(group.moved_bytes(), group.slice_bytes() * world);
       EXPECT_EQ(group.staging_bytes(), world > 1 ? group.moved_bytes() : 0);
       EXPECT_EQ(group.gathered_bytes(), 2 * group.layout.padded_numel());
     }
-    EXPECT_LT(static_cast<double>(eight.held().frozen_shards),
-              0.6 * static_cast<double>(plain.held().frozen_shards));
+    EXPECT_LT(static_cast<double>(eight.held().frozen_slices),
+              0.6 * static_cast<double>(plain.held().frozen_slices));
     if (world > 1) {
       EXPECT_LT(static_cast<double>(eight.moved().gathered),
                 0.65 * static_cast<double>(plain.moved().gathered));
@@ -356,7 +356,7 @@ TEST_RANKS(Ranks, PeakOfAStepIsWithinTheFormula, 4) {
       const auto used = engine->memory();
       EXPECT_EQ(used.pool_used, 0);
       EXPECT_LE(used.pool_peak, held.pool);
-      EXPECT_EQ(used.frozen_shards, held.frozen_shards);
+      EXPECT_EQ(used.frozen_slices, held.frozen_slices);
       engine->clear_gradients();
     }
     return peak;
@@ -364,9 +364,9 @@ TEST_RANKS(Ranks, PeakOfAStepIsWithinTheFormula, 4) {
   shard::HeldBytes plain, eight;
   const std::int64_t plain_peak = peak_of(std::nullopt, plain), peak = peak_of(at::kChar, eight);
   // The activations are the same: what is left between the two is what the formula says.
-  const std::int64_t saved = plain.frozen_shards - eight.frozen_shards;
+  const std::int64_t saved = plain.frozen_slices - eight.frozen_slices;
   EXPECT_LE(peak, plain_peak - saved + (eight.pool - plain.pool) + 256 * kKiB);
-  EXPECT_LT(3 * eight.frozen_shards, plain.frozen_shards) << "fp32 against 8 bits";
+  EXPECT_LT(3 * eight.frozen_slices, plain.frozen_slices) << "fp32 against 8 bits";
 }
 
 // ---- sets ----

@@ -1,5 +1,5 @@
-// What fully_shard promises besides parity: policies and their errors, first values, tied and shared
-// modules, skipped units, foreign modules, mixed precision, files as a source.
+// What fully_shard promises besides parity: policies and their errors, first values, tied and
+// shared modules, skipped units, foreign modules, mixed precision, files as a source.
 #include "floe/shard/engine.h"
 
 #include <ATen/ATen.h>
@@ -138,7 +138,7 @@ TEST(Layout, SlicesCoverEverythingOnceForAnyWorld) {
       for (const auto& piece : layout.pieces(rank))
         for (std::int64_t i = 0; i < piece.numel; ++i) {
           const auto flat = layout.offset(piece.index) + piece.first + i;
-          EXPECT_EQ(flat, rank * layout.shard_numel() + piece.shard_offset + i);
+          EXPECT_EQ(flat, rank * layout.slice_numel() + piece.slice_offset + i);
           seen[static_cast<std::size_t>(flat)] += 1;
         }
     EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), 95);
@@ -207,13 +207,13 @@ TEST(FirstValues, ComeFromFilesByteRangesOnly) {
     auto model = std::make_shared<models::Transformer>(kSize);
     auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
     const auto held = engine->plan().held();
-    EXPECT_LE(source->bytes_read(), static_cast<std::uint64_t>(held.trainable_shards));
+    EXPECT_LE(source->bytes_read(), static_cast<std::uint64_t>(held.trainable_slices));
     for (const auto& group : engine->groups())
       for (const auto& piece : group->pieces()) {
         const auto& p = group->parameter(piece.index);
         const auto expected = original.named_parameters()[p.name].detach().view({-1});
-        EXPECT_TRUE(group->shard()
-                        .narrow(0, piece.shard_offset, piece.numel)
+        EXPECT_TRUE(group->slice()
+                        .narrow(0, piece.slice_offset, piece.numel)
                         .equal(expected.narrow(0, piece.first, piece.numel)))
             << p.name;
       }
@@ -340,7 +340,7 @@ TEST(Precision, DtypesOfShardsParametersGradientsAndBuffers) {
   models::next_token_loss(nn::call(*model, ids), ids).backward();
   for (const auto& group : engine->groups()) {
     EXPECT_EQ(group->leaf(0).scalar_type(), at::kBFloat16);
-    EXPECT_EQ(group->shard().scalar_type(), group->plan().trainable ? at::kFloat : at::kBFloat16);
+    EXPECT_EQ(group->slice().scalar_type(), group->plan().trainable ? at::kFloat : at::kBFloat16);
     EXPECT_EQ(group->gradient().defined(), group->plan().trainable);
     if (group->gradient().defined()) {
       EXPECT_EQ(group->gradient().scalar_type(), at::kFloat);
@@ -457,7 +457,7 @@ TEST(Foreign, MemoryOfAForeignModuleIsFreedAsItIsSliced) {
   auto engine = shard::fully_shard(model, {}, options_for(comm::World::fake(1, 4)));
   EXPECT_THROW(model->weight.clone(), std::exception) << "only the slice is left";
   const auto& group = *engine->groups()[0];
-  EXPECT_TRUE(group.shard().narrow(0, 0, 1024).equal(before.view({-1}).narrow(0, 1040, 1024)));
+  EXPECT_TRUE(group.slice().narrow(0, 0, 1024).equal(before.view({-1}).narrow(0, 1040, 1024)));
 }
 
 // ---- gradients without a graph ----
@@ -552,8 +552,8 @@ TEST(Backward, HandlesMayComeAndGo) {
   }
 }
 
-// A backend's threads may hold what they have filled a little longer, on one rank and not on another:
-// that must not decide what backward gathers.
+// A backend's threads may hold what they have filled a little longer, on one rank and not on
+// another: that must not decide what backward gathers.
 TEST(Backward, WhoHoldsWhatWasGatheredChangesNothing) {
   static std::vector<at::Tensor> held;
   auto model = std::make_shared<models::Transformer>(kSize);

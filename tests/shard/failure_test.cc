@@ -91,8 +91,8 @@ struct Job {
 
 // ---- a rank that throws ----
 
-// Runs the body on three ranks. Rank 1 must end with `cause`, the others because their connection to
-// it broke, all with exit code 1 and long before any timeout.
+// Runs the body on three ranks. Rank 1 must end with `cause`, the others because their connection
+// to it broke, all with exit code 1 and long before any timeout.
 void expect_rank_1_ends_all(const std::string& name, const std::string& cause,
                             const std::function<void(Job&)>& body) {
   if (test::is_rank()) {
@@ -295,7 +295,7 @@ void another_order(const std::vector<std::int64_t>& widths, int prefetch) {
   job.step();
   job.step();
   std::vector<at::Tensor> before;
-  for (const auto* group : job.engine->trainable_groups()) before.push_back(group->shard().clone());
+  for (const auto* group : job.engine->trainable_groups()) before.push_back(group->slice().clone());
   if (job.world->rank() == 1) job.model->order = {0, 2, 1, 3};
   job.forward_backward();
   try {
@@ -309,7 +309,7 @@ void another_order(const std::vector<std::int64_t>& widths, int prefetch) {
     EXPECT_TRUE(has(text, "gather blocks.1 trainable")) << text;
   }
   for (std::size_t i = 0; i < before.size(); ++i)
-    EXPECT_TRUE(job.engine->trainable_groups()[i]->shard().equal(before[i])) << "updated";
+    EXPECT_TRUE(job.engine->trainable_groups()[i]->slice().equal(before[i])) << "updated";
 }
 
 TEST_RANKS(Failure, AnotherOrderIsNoticedByAll, 3) { another_order({16, 16, 16, 16}, 1); }

@@ -1,5 +1,5 @@
-// Invariant 3: the peak of tensor memory in a step is what the formula says plus the activations that
-// the unsharded run holds.
+// Invariant 3: the peak of tensor memory in a step is what the formula says plus the activations
+// that the unsharded run holds.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -40,7 +40,8 @@ class Forget final : public torch::autograd::PostAccumulateGradHook {
   void operator()(const torch::autograd::Variable& leaf) override { leaf.mutable_grad().reset(); }
 };
 
-// What one process holds beyond parameters and finished gradients, at most: activations, temporaries.
+// What one process holds beyond parameters and finished gradients, at most: activations,
+// temporaries.
 std::int64_t unsharded_activations(diagnostics::MemoryCounter& memory, const at::Tensor& ids) {
   auto model = std::make_shared<models::Transformer>(kSize);
   nn::materialize(*model, 0);
@@ -88,12 +89,13 @@ void peak_of_a_step_is_within_the_formula() {
     largest_gradient = std::max(largest_gradient, group.gradient_bytes());
   std::sort(gathered.rbegin(), gathered.rend());
   const std::int64_t working = largest_gradient;  // of one reduce-scatter
-  const std::int64_t bound = held.between_steps() + held.gradient_shards + gathered[0] +
+  const std::int64_t bound = held.between_steps() + held.gradient_slices + gathered[0] +
                              gathered[1] + largest_gradient + working + activations;
   EXPECT_LE(static_cast<double>(sample.peak - before), 1.05 * static_cast<double>(bound))
-      << "shards " << held.between_steps() << ", gradients " << held.gradient_shards
+      << "shards " << held.between_steps() << ", gradients " << held.gradient_slices
       << ", gathered " << gathered[0] + gathered[1] << ", activations " << activations;
-  // Between steps a rank holds its slices and their state, and what the pool keeps for the next step.
+  // Between steps a rank holds its slices and their state, and what the pool keeps for
+  // the next step.
   const std::int64_t scalars = 64 * 1024;  // step counters, small leftovers
   const auto used = engine->memory();
   EXPECT_LE(used.pool_held + used.gradient_pool_held, held.pool + held.gradient_buffers);
@@ -112,7 +114,8 @@ TEST_RANKS(Memory, PeakOfAStepIsWithinTheFormulaOnOneRank, 1) {
   peak_of_a_step_is_within_the_formula();
 }
 
-// Peaks of steps whose layers are checkpointed, beyond what is held between steps and the gradients.
+// Peaks of steps whose layers are checkpointed, beyond what is held between steps and the
+// gradients.
 TEST_RANKS(Memory, KeptActivationsAreAsManyAsTheyShouldBe, 2) {
   auto& memory = diagnostics::MemoryCounter::install();
   auto world = test::join_world();
@@ -131,7 +134,7 @@ TEST_RANKS(Memory, KeptActivationsAreAsManyAsTheyShouldBe, 2) {
       engine->agree();
       engine->clear_gradients();
     });
-    return sample.peak - sample.between - engine->plan().held().gradient_shards;
+    return sample.peak - sample.between - engine->plan().held().gradient_slices;
   };
   const std::int64_t input = 8 * 256 * 64 * 4;  // of one layer
   const std::int64_t everything = peak(8, false, false, false);
@@ -157,7 +160,7 @@ TEST(Memory, BuildingAModelTakesNone) {
   shard::ShardOptions options;
   const auto plan = shard::make_plan(huge, {.units = {"DecoderLayer"}}, options, 1024);
   EXPECT_EQ(memory.current_bytes(), before);
-  EXPECT_GT(plan.held().trainable_shards, 0);
+  EXPECT_GT(plan.held().trainable_slices, 0);
 }
 
 // A full copy of the model never exists on any rank.
@@ -169,7 +172,7 @@ TEST(Memory, ShardingNeverHoldsTheWholeModel) {
   shard::ShardOptions options;
   options.world = comm::World::fake(2, 8);
   auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
-  const std::int64_t slices = engine->plan().held().trainable_shards;
+  const std::int64_t slices = engine->plan().held().trainable_slices;
   EXPECT_LE(memory.peak_bytes() - before, slices + (1 << 16));
 }
 

@@ -1,5 +1,6 @@
-// cpu_offload on the GPU, by the allocator's own counts: slices, their gradients and optimizer state
-// take no byte of the device; what is there, between steps and at the peak, is what the plan says.
+// cpu_offload on the GPU, by the allocator's own counts: slices, their gradients and
+// optimizer state take no byte of the device; what is there, between steps and at the peak,
+// is what the plan says.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <gtest/gtest.h>
@@ -22,8 +23,9 @@ const at::Device kGpu(at::kCUDA, 0);
 const models::TransformerSize kSize{
     .vocab = 512, .dim = 512, .layers = 8, .heads = 8, .context = 32, .adapter = 320};
 
-// What tensors asked for. The blocks that they got may be larger by up to a MiB each, because the
-// allocator does not split off so little; how many are depends on the order of all that came before.
+// What tensors asked for. The blocks that they got may be larger by up to a MiB each,
+// because the allocator does not split off so little; how many are depends on the order of
+// all that came before.
 c10::CachingAllocator::Stat asked_bytes() {
   return c10::cuda::CUDACachingAllocator::getDeviceStats(kGpu.index())
       .requested_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
@@ -101,7 +103,7 @@ Measured run(const std::shared_ptr<comm::World>& world, bool offload) {
   measured.held = engine->plan().held();
   for (const auto& group : engine->plan().groups)
     if (group.active)
-      measured.largest_slice = std::max(measured.largest_slice, group.shard_bytes());
+      measured.largest_slice = std::max(measured.largest_slice, group.slice_bytes());
   const shard::MemoryInUse used = engine->memory();
   measured.pools_between = used.pool_held + used.gradient_pool_held;
   measured.pools_peak = used.pool_peak + used.gradient_pool_peak;

@@ -1,5 +1,5 @@
-// Sharded training equals unsharded training: every strategy, world size and freezing pattern against
-// the reference of invariant 1.
+// Sharded training equals unsharded training: every strategy, world size and freezing pattern
+// against the reference of invariant 1.
 #include <ATen/ATen.h>
 
 #include <cstdlib>
@@ -23,8 +23,8 @@ struct Way {  // of sharding
   bool cpu_offload = false;
   int prefetch = 1;
   int needs_multiple_of = 1;
-  // Sums run in another order than the reference's, so gradients agree to rounding instead of to the
-  // bit: |difference| ≤ 1e-6.
+  // Sums run in another order than the reference's, so gradients agree to rounding instead of to
+  // the bit: |difference| ≤ 1e-6.
   bool reorders = false;
 };
 
@@ -170,7 +170,7 @@ void check(const Way& way, Scenario scenario, const std::shared_ptr<comm::World>
     // Room for about half of what is frozen.
     options.frozen.residency = Residency::sharded;
     const auto sliced =
-        shard::make_plan(*model, policy, options, world->size()).held().frozen_shards;
+        shard::make_plan(*model, policy, options, world->size()).held().frozen_slices;
     options.frozen.residency = Residency::automatic;
     options.frozen.memory_budget_bytes = sliced * (world->size() + 1) / 2;
   }
@@ -231,8 +231,8 @@ void check(const Way& way, Scenario scenario, const std::shared_ptr<comm::World>
     }
     at::Tensor difference = (sharded - weight).abs();
     if (name.ends_with("qkv.bias")) {
-      // The gradient of a key bias is zero in exact arithmetic, so AdamW moves it by rounding noise:
-      // at most lr a step, in any direction.
+      // The gradient of a key bias is zero in exact arithmetic, so AdamW moves it by rounding
+      // noise: at most lr a step, in any direction.
       const auto dim = recipe.size.dim;
       EXPECT_LE(difference.narrow(0, dim, dim).max().item<double>(), 2 * 5 * 1.1 * recipe.lr)
           << name;
@@ -244,8 +244,8 @@ void check(const Way& way, Scenario scenario, const std::shared_ptr<comm::World>
 }
 
 // Every way with every scenario under FLOE_LONG; else a third of them, another third for each world
-// size, so that one run of all world sizes meets every pair. Of 8 bits every pair: where slices cut rows
-// differs in each.
+// size, so that one run of all world sizes meets every pair. Of 8 bits every pair: where slices cut
+// rows differs in each.
 void check_all() {
   auto world = test::join_world();
   const bool everything = std::getenv("FLOE_LONG") != nullptr;

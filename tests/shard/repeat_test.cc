@@ -1,5 +1,6 @@
-// Passes whose work on the device is replayed (Note [Repeated passes]): the engine is left as by a pass that
-// runs, and gradients that stay in place are the same numbers. What a GPU replays is tested by step_graphs_test.
+// Passes whose work on the device is replayed (Note [Repeated passes]): the engine is left as by a
+// pass that runs, and gradients that stay in place are the same numbers. What a GPU replays is
+// tested by step_graphs_test.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -71,9 +72,9 @@ void expect_in_place(Strategy strategy, bool half, const std::vector<std::string
     }
     EXPECT_EQ(staying.engine->agree().gradient_norm, plain.engine->agree().gradient_norm);
     for (Job* job : {&plain, &staying}) job->engine->clear_gradients();
-    EXPECT_EQ(plain.engine->memory().gradient_shards, 0);
-    EXPECT_EQ(staying.engine->memory().gradient_shards,
-              staying.engine->plan().held().gradient_shards);
+    EXPECT_EQ(plain.engine->memory().gradient_slices, 0);
+    EXPECT_EQ(staying.engine->memory().gradient_slices,
+              staying.engine->plan().held().gradient_slices);
   }
 }
 

@@ -1,5 +1,5 @@
-// Sets of parameters that train in turn: the same numbers as a loop that freezes and unfreezes by hand,
-// no traffic at a switch, and the memory of one set.
+// Sets of parameters that train in turn: the same numbers as a loop that freezes and unfreezes by
+// hand, no traffic at a switch, and the memory of one set.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -337,8 +337,8 @@ TEST_RANKS(Sets, UnitsBelowTheActiveSetAreNotDifferentiated, 2) {
   job.engine->remove_observer(&seen);
 }
 
-// Peaks of steady steps, to the byte: one rank of two, whose collectives are copies, because Gloo's scratch
-// memory comes and goes by its own clock. The store is counted apart.
+// Peaks of steady steps, to the byte: one rank of two, whose collectives are copies, because Gloo's
+// scratch memory comes and goes by its own clock. The store is counted apart.
 TEST(Sets, PeakIsThatOfTheSetAlone) {
   auto& memory = diagnostics::MemoryCounter::install();
   const auto world = comm::World::fake(0, 2);
@@ -572,7 +572,7 @@ TEST_RANKS(Sets, AveragesOfARestingSetDoNotMove, 1) {
       {
         const optim::Ema::InPlace in_place(ema);
         EXPECT_TRUE(
-            job.engine->trainable_groups()[0]->shard().to(at::kFloat).cpu().allclose(first, 1e-2));
+            job.engine->trainable_groups()[0]->slice().to(at::kFloat).cpu().allclose(first, 1e-2));
       }
       EXPECT_TRUE(average(0).equal(first));
       EXPECT_TRUE(average(1).equal(moved));

@@ -38,17 +38,17 @@ struct Job {
 TEST(States, OfAStep) {
   Job job(2);
   job.expect(GroupState::sliced, GradientState::none);
-  EXPECT_EQ(job.engine->memory().gradient_shards, 0);
+  EXPECT_EQ(job.engine->memory().gradient_slices, 0);
   job.loss().backward();
   job.expect(GroupState::sliced, GradientState::reduced);
   EXPECT_EQ(job.engine->memory().pool_held, 0);
   EXPECT_EQ(job.engine->memory().gradient_pool_held, 0);
-  EXPECT_EQ(job.engine->memory().gradient_shards, job.engine->plan().held().gradient_shards);
+  EXPECT_EQ(job.engine->memory().gradient_slices, job.engine->plan().held().gradient_slices);
   job.loss().backward();
   job.expect(GroupState::sliced, GradientState::reduced);
   job.engine->clear_gradients();
   job.expect(GroupState::sliced, GradientState::none);
-  EXPECT_EQ(job.engine->memory().gradient_shards, 0);
+  EXPECT_EQ(job.engine->memory().gradient_slices, 0);
 }
 
 TEST(States, BetweenForwardAndBackward) {
@@ -61,7 +61,8 @@ TEST(States, BetweenForwardAndBackward) {
     EXPECT_GT(gathered, 0);
     EXPECT_EQ(job.engine->memory().pool_used, gathered);
   }
-  job.expect(GroupState::sliced, GradientState::none);  // the graph is gone, and what it held with it
+  job.expect(GroupState::sliced,
+             GradientState::none);  // the graph is gone, and what it held with it
 }
 
 TEST(States, WithoutGradientSync) {
@@ -72,7 +73,7 @@ TEST(States, WithoutGradientSync) {
   for (int micro = 0; micro < 2; ++micro) {
     job.loss().backward();
     job.expect(GroupState::sliced, GradientState::collecting);
-    EXPECT_EQ(job.engine->memory().gradient_shards, 0);
+    EXPECT_EQ(job.engine->memory().gradient_slices, 0);
     EXPECT_EQ(job.engine->memory().gradient_pool_held, whole);
   }
   job.engine->set_gradient_sync(true);

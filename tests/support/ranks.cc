@@ -109,8 +109,8 @@ bool nccl_is_asked_for() {
 
 namespace {
 
-// NCCL refuses two ranks on one GPU of one machine: each rank says that it is on a machine of its own, and
-// they talk through sockets.
+// NCCL refuses two ranks on one GPU of one machine: each rank says that it is on a machine of its
+// own, and they talk through sockets.
 void share_a_gpu_over_nccl() {
   const std::map<std::string, std::string> settings{
       {"NCCL_HOSTID", str("floe-", std::getenv("RANK"))},

@@ -1,5 +1,5 @@
-// The judge of the engine: one process that runs the ranks' batches in rank order, averages their
-// gradients in that order and updates whole parameters. See invariant 1 in docs/engine.md.
+// The reference of the engine: one process that runs the ranks' batches in rank order, averages
+// their gradients in that order and updates whole parameters. See invariant 1 in docs/engine.md.
 #pragma once
 
 #include <map>
@@ -27,7 +27,8 @@ struct Recipe {
   at::Device device = at::kCPU;
 };
 
-// A matrix after it was stored in 8 bits (at::kChar, at::kFloat8_e4m3fn) with one scale per row, in fp32.
+// A matrix after it was stored in 8 bits (at::kChar, at::kFloat8_e4m3fn) with one scale per
+// row, in fp32.
 at::Tensor through_eight_bit(const at::Tensor& matrix, at::ScalarType dtype);
 
 // What rank `rank` sees in micro-step `micro` of step `step`, the same in every process.

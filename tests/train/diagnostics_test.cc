@@ -1,6 +1,4 @@
 // What a run says about itself, from the configuration to the files, on real ranks.
-#include "floe/train/reporting/diagnostics.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,14 +8,17 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
+#include "floe/observe/diagnostics/run_diagnostics.h"
 #include "floe/strategy/strategy_options.h"
+#include "floe/train/run_config.h"
+#include "floe/train/step/loss_scale.h"
 #include "tests/diag/sharded_model.h"
 #include "tests/io/scratch.h"
 
 namespace floe::train {
 namespace {
 
-using diag::MemoryPoint;
+using diagnostics::MemoryPoint;
 
 const models::TransformerSize kSize{.vocab = 64, .dim = 32, .layers = 3, .heads = 4, .context = 16};
 
@@ -33,8 +34,11 @@ struct Run {
     std::filesystem::create_directories(config.run.folder());
     log::set_rank(world->rank(), world->size());
     log::set_file(scratch.path("log"));
-    diagnostics = std::make_unique<Diagnostics>(config, config::Value(), *world);
-    shard::ShardOptions options = given.value_or(plan::shard_options_of(config.strategy));
+    const config::Value values;
+    diagnostics = std::make_unique<diagnostics::RunDiagnostics>(
+        config.log.diagnostics, strategy_settings(config, values, world->size()),
+        config.run.folder(), *world);
+    shard::ShardOptions options = given.value_or(strategy::shard_options_of(config.strategy));
     options.world = world;
     options.trainable = {{"layers.*"}};
     sharded.emplace(kSize, options);
@@ -60,7 +64,7 @@ struct Run {
   std::shared_ptr<comm::World> world;
   RunConfig config;
   std::optional<test::ShardedModel> sharded;  // outlives the diagnostics
-  std::unique_ptr<Diagnostics> diagnostics;
+  std::unique_ptr<diagnostics::RunDiagnostics> diagnostics;
 };
 
 void a_run_from_its_beginning_to_its_end() {
@@ -105,8 +109,8 @@ void a_run_from_its_beginning_to_its_end() {
   EXPECT_EQ(found["ranks"].size(), static_cast<std::size_t>(ranks));
   const auto memory = run.sharded->engine->memory();
   for (const auto& each : found["ranks"]) {
-    EXPECT_EQ(each["trainable_bytes"], memory.trainable_shards);
-    EXPECT_EQ(each["frozen_bytes"], memory.frozen_shards);
+    EXPECT_EQ(each["trainable_bytes"], memory.trainable_slices);
+    EXPECT_EQ(each["frozen_bytes"], memory.frozen_slices);
   }
   // Two batches of five points, of every rank.
   EXPECT_EQ(found["memory"].size(), static_cast<std::size_t>(10 * ranks));

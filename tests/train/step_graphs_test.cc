@@ -17,7 +17,7 @@
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/models/flamingo/flamingo.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "tests/models/small_models.h"
 #include "tests/support/ranks.h"
 
@@ -100,7 +100,7 @@ class Job {
          engine_->trainable_groups())  // gates that are closed train nothing
       for (const shard::Piece& piece : group->pieces())
         if (group->parameter(piece.index).name.ends_with("_gate"))
-          group->shard().narrow(0, piece.shard_offset, piece.numel).fill_(0.5);
+          group->slice().narrow(0, piece.slice_offset, piece.numel).fill_(0.5);
     for (std::size_t set = 0; set < engine_->sets().size(); ++set)
       optimizers_.push_back(std::make_unique<optim::AdamW>(*engine_, optim::AdamWOptions{}, set));
     engine_->add_observer(&tally);

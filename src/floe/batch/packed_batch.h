@@ -4,10 +4,11 @@
 // [image_offsets[s], image_offsets[s + 1]), in the order in which its text refers to them.
 //
 // Note [Image slots]
-// OpenFlamingo pads the images of a row with zeros up to a fixed number. Text can look at such a zero
-// image where the rules let it: behind a literal `<image>` in a page, or wherever attention has to be
-// spread over everything. `image_slots` says how many places a sequence has in that padded form, at
-// least its number of images; the model then encodes one zero image when some text really looks at it.
+// OpenFlamingo pads the images of a row with zeros up to a fixed number. Text can look at such a
+// zero image where the rules let it: behind a literal `<image>` in a page, or wherever attention
+// has to be spread over everything. `image_slots` says how many places a sequence has in that
+// padded form, at least its number of images; the model then encodes one zero image when some text
+// really looks at it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +23,8 @@
 
 namespace floe {
 
-// Sizes rounded up, so that batches of nearly the same size have the same shape: in steps of an eighth of
-// the power of two below, so at most an eighth more, and 16 at least.
+// Sizes rounded up, so that batches of nearly the same size have the same shape: in steps of an
+// eighth of the power of two below, so at most an eighth more, and 16 at least.
 constexpr std::int64_t bucket_step(std::int64_t size) {
   return std::max<std::int64_t>(
       16, static_cast<std::int64_t>(
@@ -61,8 +62,9 @@ struct PackedBatch {
   PackedBatch to(const at::Device& device, bool non_blocking = false) const;
 };
 
-// A copy on the device of what lies on the CPU; for the CPU, the tensor itself. The host does not wait: the
-// copy is ordered on the current stream and goes through pinned memory of torch's own cache.
+// A copy on the device of what lies on the CPU; for the CPU, the tensor itself. The host does
+// not wait: the copy is ordered on the current stream and goes through pinned memory of
+// torch's own cache.
 at::Tensor to_device(const at::Tensor& tensor, const at::Device& device);
 
 }  // namespace floe

@@ -4,8 +4,8 @@
 // Gloo's own all-gather and reduce-scatter go through full-size temporaries, and its reduce-scatter
 // moves as much as an all-reduce. For CPU tensors floe sends slices straight from one rank's tensor
 // into the other's with Gloo's send and receive: an all-gather needs no extra memory, a
-// reduce-scatter a constant window (two chunks per peer), and each rank sends exactly (W-1)/W of the
-// tensor. CUDA tensors, for which Gloo has no send, take Gloo's own collectives.
+// reduce-scatter a constant window (two chunks per peer), and each rank sends exactly (W-1)/W of
+// the tensor. CUDA tensors, for which Gloo has no send, take Gloo's own collectives.
 // `abort` reaches sends and receives at once; one of Gloo's own collectives that is under way (a
 // broadcast) ends with the timeout.
 #pragma once
@@ -36,8 +36,8 @@ bool has_nccl();
 GroupPtr make_nccl_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
                          int size, std::chrono::milliseconds timeout, c10::Device device);
 
-// One process that acts as rank r of W, for planning, memory tests and measuring one rank of many on
-// one device. Collectives copy as many bytes as real ones would deliver, and behave as if every
+// One process that acts as rank r of W, for planning, memory tests and measuring one rank of many
+// on one device. Collectives copy as many bytes as real ones would deliver, and behave as if every
 // other rank held the same data as this one.
 GroupPtr make_fake_group(std::string name, int rank, int size);
 

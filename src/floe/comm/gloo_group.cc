@@ -101,10 +101,10 @@ constexpr std::int64_t kChunkBytes = 512 * kKiB;
 constexpr std::int64_t kSmallBytes = 32 * kKiB;
 
 // Note [Tags]
-// A tag matches a send with its receive. Its lower half counts; its upper half is made of the size of
-// what a rank sends to another, so that ranks which go different ways never get data that does not
-// fit (Gloo ends the process on more than was asked for, and takes less without a word): they wait,
-// and time out. Where the sizes fit, the ranks go on until they compare what they did.
+// A tag matches a send with its receive. Its lower half counts; its upper half is made of the size
+// of what a rank sends to another, so that ranks which go different ways never get data that does
+// not fit (Gloo ends the process on more than was asked for, and takes less without a word): they
+// wait, and time out. Where the sizes fit, the ranks go on until they compare what they did.
 struct Tags {
   std::uint32_t first = 0, sort = 0;
   int operator[](std::int64_t i) const {

@@ -1,11 +1,11 @@
 // A group of ranks that issue the same collectives in the same order.
 //
 // Note [Collectives]
-// Every function marked `Collective:` must be called by all ranks of the group, in the same order and
-// with tensors of the same size. It returns at once; the tensors belong to the collective until
+// Every function marked `Collective:` must be called by all ranks of the group, in the same order
+// and with tensors of the same size. It returns at once; the tensors belong to the collective until
 // `Work::wait` has returned. On the CPU `wait` blocks the caller. On CUDA it makes the *current
-// stream* wait, and the collective itself begins after the work that is already on the stream that is
-// current when it is issued.
+// stream* wait, and the collective itself begins after the work that is already on the stream that
+// is current when it is issued.
 // A failure (a peer that died, a timeout) is a CommError from `wait`; the group is unusable then.
 // The label says what the collective is for ("gather layers.3 frozen"); it appears in every error.
 #pragma once
@@ -73,8 +73,8 @@ class Group {
   const std::string& name() const { return name_; }
   const Traffic& traffic() const { return traffic_; }
 
-  // Collective: `output` [size * n] receives every rank's `input` [n], in rank order. `input` may be
-  // this rank's slice of `output`. Both contiguous, same dtype.
+  // Collective: `output` [size * n] receives every rank's `input` [n], in rank order. `input` may
+  // be this rank's slice of `output`. Both contiguous, same dtype.
   Work all_gather(const at::Tensor& output, const at::Tensor& input, const std::string& label);
 
   // Collective: `output` [n] receives slice `rank()` of the sum (or mean) over ranks of `input`
@@ -93,8 +93,8 @@ class Group {
 
   // Makes pending and later collectives fail on this rank. May be called from any thread.
   virtual void abort() {}
-  // Throws CommError when a collective has failed behind the host's back: over NCCL `wait` returns before
-  // the device is done. World::read calls it.
+  // Throws CommError when a collective has failed behind the host's back: over NCCL `wait` returns
+  // before the device is done. World::read calls it.
   virtual void check() const {}
 
  protected:

@@ -42,7 +42,8 @@ std::string missing_ranks(c10d::Store& store, const std::vector<std::string>& ke
              : str("no sign of ", missing.size() == 1 ? "rank " : "ranks ", join(missing));
 }
 
-// Starting a communicator waits for all its ranks and has no timeout: they meet at the store before.
+// Starting a communicator waits for all its ranks and has no timeout: they meet at the store
+// before.
 void meet(c10d::Store& store, const std::string& name, int rank, int size,
           std::chrono::milliseconds timeout) {
   const auto keys = keys_of("here", size);
@@ -71,8 +72,8 @@ class NcclGroup final : public Group {
         nccl_(std::move(nccl)),
         store_(std::move(store)),
         device_(device) {}
-  // What others still need of this rank may be under way, so ranks leave together. Where one has failed or
-  // does not come, nobody waits: torch's shutdown would, without end.
+  // What others still need of this rank may be under way, so ranks leave together. Where one has
+  // failed or does not come, nobody waits: torch's shutdown would, without end.
   ~NcclGroup() override {
     try {
       if (!aborted_ && nccl_->getError() == c10d::ErrorType::SUCCESS) {
@@ -173,10 +174,10 @@ class NcclGroup final : public Group {
   std::atomic<bool> aborted_{false};
 };
 
-// A collective that fails or times out ends its communicators at once, so that the device goes on and the
-// host can say what happened (Group::check). Torch's own choice is to leave a minute for a dump (four times
-// this wait), whether or not one is made, and then to end the process. What the user has set stays; what
-// torchrun sets of its own accord does not.
+// A collective that fails or times out ends its communicators at once, so that the device goes on
+// and the host can say what happened (Group::check). Torch's own choice is to leave a minute for a
+// dump (four times this wait), whether or not one is made, and then to end the process. What the
+// user has set stays; what torchrun sets of its own accord does not.
 void end_communicators_not_processes() {
   const char* handling = std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   const bool by_torchrun = std::getenv("TORCHELASTIC_RUN_ID") && handling && *handling == '1';

@@ -35,7 +35,8 @@ Environment process_environment();
 // Throws ConfigError that names the variable which is missing, not a number or out of range.
 Rendezvous find_rendezvous(const ManualInit& init, const Environment& environment);
 
-// The first host of a SLURM node list: "gpu[003-007,9],cpu1" → "gpu003", "r[1-2]n[04-07]" → "r1n04".
+// The first host of a SLURM node list: "gpu[003-007,9],cpu1" → "gpu003",
+// "r[1-2]n[04-07]" → "r1n04".
 std::string first_slurm_host(const std::string& node_list);
 
 }  // namespace floe::comm

@@ -63,8 +63,8 @@ class Watch {
   std::thread thread_;
 };
 
-// Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's convolutions
-// would round their inputs to tf32 otherwise.
+// Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's
+// convolutions would round their inputs to tf32 otherwise.
 void use_device(const c10::Device& device) {
   if (device.is_cpu()) return;
   at::globalContext().lazyInitDevice(device.type());  // its allocator can be asked from now on
@@ -115,8 +115,8 @@ struct World::State {
     return all;
   }
 
-  // At the same time: giving up one NCCL group may wait for a kernel of another one, which waits for a
-  // rank that is gone.
+  // At the same time: giving up one NCCL group may wait for a kernel of another one, which waits
+  // for a rank that is gone.
   void abort() {
     std::vector<std::future<void>> ended;
     for (const GroupPtr& each : groups())

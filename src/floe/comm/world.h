@@ -36,20 +36,21 @@ Backend backend_from_name(const std::string& name);
 
 struct WorldOptions {
   Backend backend = Backend::automatic;  // nccl where there is a GPU, else gloo
-  // Default: a GPU with nccl, else the CPU. Without an index: GPU LOCAL_RANK with nccl; with gloo, where
-  // ranks may share one, LOCAL_RANK modulo their number.
+  // Default: a GPU with nccl, else the CPU. Without an index: GPU LOCAL_RANK with nccl; with gloo,
+  // where ranks may share one, LOCAL_RANK modulo their number.
   std::optional<c10::Device> device;
   std::chrono::milliseconds timeout{600'000};
   Rendezvous rendezvous;
-  // Gives all groups up soon after a rank has announced its failure, or the store is gone with rank 0.
-  // Default: with nccl, whose devices may wait without end for a rank that is not there any more.
+  // Gives all groups up soon after a rank has announced its failure, or the store is gone with
+  // rank 0. Default: with nccl, whose devices may wait without end for a rank that is not
+  // there any more.
   std::optional<bool> watch_failures;
 };
 
 class World {
  public:
-  // Collective: all ranks meet. Throws ConfigError for a backend this build does not have, CommError
-  // when the others do not come within the timeout.
+  // Collective: all ranks meet. Throws ConfigError for a backend this build does not have,
+  // CommError when the others do not come within the timeout.
   static std::shared_ptr<World> join(const WorldOptions& options);
   // From the environment that a launcher left (see find_rendezvous).
   static std::shared_ptr<World> join();
@@ -71,16 +72,17 @@ class World {
   // Throws ConfigError when the size does not divide the world.
   const Mesh& mesh(int shard_size);
 
-  // What collectives have left in `tensor`, on the host. Throws CommError when one of them has failed, which
-  // a device that computes does not tell otherwise.
+  // What collectives have left in `tensor`, on the host. Throws CommError when one of them has
+  // failed, which a device that computes does not tell otherwise.
   at::Tensor read(const at::Tensor& tensor) const;
-  // Makes pending and later collectives of all groups fail on this rank. The others fail when they notice.
+  // Makes pending and later collectives of all groups fail on this rank. The others fail
+  // when they notice.
   void abort();
 
   // The store: small strings that all ranks can write and read, apart from the collectives.
   void publish(const std::string& key, const std::string& value);
-  // Waits for the key; nothing when it does not come in time or the store is gone. A wait of 0 looks
-  // once.
+  // Waits for the key; nothing when it does not come in time or the store is gone. A wait of
+  // 0 looks once.
   std::optional<std::string> lookup(const std::string& key, std::chrono::milliseconds wait);
 
   // Tells the others why this rank ends; never throws. The first announcement stays.
@@ -94,9 +96,9 @@ class World {
   std::unique_ptr<State> state_;
 };
 
-// Runs a rank's work and returns the exit code of the process. A rank that fails logs its cause and leaves
-// it in the store; a rank whose collective failed because of another one logs that rank's cause
-// beside its own.
+// Runs a rank's work and returns the exit code of the process. A rank that fails logs its cause and
+// leaves it in the store; a rank whose collective failed because of another one logs that rank's
+// cause beside its own.
 int guarded(World& world, const std::function<void()>& work);
 
 }  // namespace floe::comm

@@ -16,8 +16,8 @@ __device__ Normal normal(float x, float) {
   return {0.5f * (1.0f + erff(x * 0.70710678118654752f)),
           x * 0.39894228040143268f * expf(-0.5f * x * x)};
 }
-// For narrower types: Abramowitz and Stegun's 7.1.26, whose error is below 1.5e-7 and whose exponential
-// is the density's own.
+// For narrower types: Abramowitz and Stegun's 7.1.26, whose error is below 1.5e-7 and whose
+// exponential is the density's own.
 template <class T>
 __device__ Normal normal(float x, T) {
   const float e = __expf(-0.5f * x * x);

@@ -1,13 +1,14 @@
 // Attention of packed spans on tensor cores.
 //
 // Note [Attention by tiles]
-// A block of four warps has a tile of kTile rows (of queries, or in the backward for keys and values of
-// keys) of one head of one span, 16 rows per warp, and goes through the tiles of the other side that these
-// rows meet. Scores live in registers only: as sums of one product they are, pairwise rounded, the
-// left operand of the next. Tiles lie in shared memory with 16 bytes between rows, which lets eight rows
-// be read at once. The backward computes the scores again from the logsumexp of each row, once for the
-// gradients of queries and once for those of keys and values: seven products instead of five, but every
-// gradient is summed in one place, in one order, and written once, wherever it is to lie.
+// A block of four warps has a tile of kTile rows (of queries, or in the backward for keys and
+// values of keys) of one head of one span, 16 rows per warp, and goes through the tiles of the
+// other side that these rows meet. Scores live in registers only: as sums of one product they are,
+// pairwise rounded, the left operand of the next. Tiles lie in shared memory with 16 bytes between
+// rows, which lets eight rows be read at once. The backward computes the scores again from the
+// logsumexp of each row, once for the gradients of queries and once for those of keys and values:
+// seven products instead of five, but every gradient is summed in one place, in one order, and
+// written once, wherever it is to lie.
 //
 // Scores are in base 2: score · log2(e) is what exp2 takes.
 #pragma once
@@ -104,8 +105,8 @@ __device__ inline float quad_max(float x) {
   return fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 2));
 }
 
-// Writes this warp's 16 rows of `sums`, those before `length`, by way of its rows of a tile that nobody
-// reads any more. The two factors are for the rows g and g + 8 that a lane has.
+// Writes this warp's 16 rows of `sums`, those before `length`, by way of its rows of a tile that
+// nobody reads any more. The two factors are for the rows g and g + 8 that a lane has.
 template <class T, int kDim>
 __device__ void write_rows(const float (&sums)[kDim / 8][4], float2 factors, Tile<T, kDim>& by,
                            const HeadRows<T>& to, int first, int length) {
@@ -246,11 +247,11 @@ __global__ void __launch_bounds__(kThreads, 3)
 }
 
 // Note [Attention's gradients]
-// With P the weights and ⟨·,·⟩ over features: δ = ⟨dO, O⟩ per query, dS = P ∘ (⟨dO, V⟩ - δ), and then
-// dQ = scale · dS · K, dK = scale · dSᵀ · Q, dV = Pᵀ · dO. Rows are queries with the pair (Q, dO) that
-// meets tiles of (K, V), or keys with (K, V) that meets tiles of (Q, dO): the two products of a pair are
-// the same, and what is summed from them is dS times the first of the other pair, for keys also P times
-// the second.
+// With P the weights and ⟨·,·⟩ over features: δ = ⟨dO, O⟩ per query, dS = P ∘ (⟨dO, V⟩ - δ), and
+// then dQ = scale · dS · K, dK = scale · dSᵀ · Q, dV = Pᵀ · dO. Rows are queries with the pair (Q,
+// dO) that meets tiles of (K, V), or keys with (K, V) that meets tiles of (Q, dO): the two products
+// of a pair are the same, and what is summed from them is dS times the first of the other pair, for
+// keys also P times the second.
 template <class T, int kDim>
 struct BackwardMemory {
   Tile<T, kDim> rows[2], others[2][2];  // of a pair; the others are copied one step ahead
@@ -274,8 +275,8 @@ __global__ void __launch_bounds__(kThreads)
   const bool works = first + warp * 16 < own.length;
   const float scale = shape.scale * kLog2e;
 
-  // Which tiles are met: all, or when causal for queries the keys before them and for keys the queries
-  // from them on; of every head that looks at these keys.
+  // Which tiles are met: all, or when causal for queries the keys before them and for keys the
+  // queries from them on; of every head that looks at these keys.
   const int first_tile = kKeys && shape.causal ? min(tile, other.tiles()) : 0;
   const int last_tile = !kKeys && shape.causal ? min(tile + 1, other.tiles()) : other.tiles();
   const int per_head = last_tile - first_tile;

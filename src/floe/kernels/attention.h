@@ -7,14 +7,14 @@
 
 namespace floe::kernels {
 
-// q [N, H, D], k and v [K, H', D] with H a multiple of H': a head's features lie next to each other,
-// tokens and heads may have any stride of whole 16 bytes.
+// q [N, H, D], k and v [K, H', D] with H a multiple of H': a head's features lie next to each
+// other, tokens and heads may have any stride of whole 16 bytes.
 struct Qkv {
   at::Tensor q, k, v;
 };
 struct AttentionRule {
-  // Spans that lie one after the other: [S+1] int32 on the device where they begin, and the longest. The
-  // queries of span s look at the keys of span s.
+  // Spans that lie one after the other: [S+1] int32 on the device where they begin, and the
+  // longest. The queries of span s look at the keys of span s.
   at::Tensor query_offsets, key_offsets;
   std::int64_t longest_query = 0, longest_key = 0;
   bool causal = false;  // at those up to their own place in the span, else at all
@@ -34,8 +34,8 @@ struct Attended {
 };
 Attended attention(const Qkv& qkv, const AttentionRule& rule);
 
-// Writes the gradients to `grads`, shaped like q, k and v, with strides of their own. `grad` and `mixed`
-// [N, H, D]. Sums have one order: the same inputs give the same bits.
+// Writes the gradients to `grads`, shaped like q, k and v, with strides of their own. `grad` and
+// `mixed` [N, H, D]. Sums have one order: the same inputs give the same bits.
 void attention_backward(const Qkv& qkv, const AttentionRule& rule, const Attended& attended,
                         const at::Tensor& grad, const Qkv& grads);
 

@@ -105,8 +105,8 @@ EightBitRows to_eight_bit(const at::Tensor& values, at::ScalarType dtype) {
   const double most = dtype == at::kChar ? 127 : 448;
   const auto [low, high] = at::aminmax(values, /*dim=*/1);
   EightBitRows rows;
-  // No smaller than the smallest normal number: a row of zeros has codes of zero, and nothing depends on
-  // how a device treats subnormal ones.
+  // No smaller than the smallest normal number: a row of zeros has codes of zero, and nothing
+  // depends on how a device treats subnormal ones.
   rows.scales = (at::maximum(-low, high) / most).clamp_min_(std::numeric_limits<float>::min());
   const at::Tensor scaled = values / rows.scales.unsqueeze(1);
   if (dtype == at::kChar) scaled.round_();

@@ -1,13 +1,13 @@
 // Matrices in one byte per element with one fp32 scale per row: value = code · scale, rounded once.
 //
 // Note [Eight bits]
-// The matrices of a group lie one after the other in one flat sequence of elements, which is cut into
-// equal slices wherever that falls, also inside a row. A slice is `slice_numel` codes and then, fp32,
-// `num_scales` places for scales. Rows are counted through the whole group, and the scale of row g has
-// place g mod num_scales in every slice that has a part of the row. The rows of a slice follow one
-// another and are never more than the places, so no two share one; whoever reads or writes a slice needs
-// to know nothing of the others. A scale depends on its row alone: however the group is cut, the same
-// values come out.
+// The matrices of a group lie one after the other in one flat sequence of elements, which is cut
+// into equal slices wherever that falls, also inside a row. A slice is `slice_numel` codes and
+// then, fp32, `num_scales` places for scales. Rows are counted through the whole group, and the
+// scale of row g has place g mod num_scales in every slice that has a part of the row. The rows of
+// a slice follow one another and are never more than the places, so no two share one; whoever reads
+// or writes a slice needs to know nothing of the others. A scale depends on its row alone: however
+// the group is cut, the same values come out.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -67,8 +67,9 @@ struct EightBitRows {
 // Of fp32 values [rows, row_numel] on the CPU: a row's largest magnitude becomes the largest code.
 EightBitRows to_eight_bit(const at::Tensor& values, at::ScalarType dtype);
 
-// Writes the values of all slices [num_slices · slice_bytes] to `out` [num_slices · slice_numel] in
-// fp32, fp16 or bf16, both on one device; what pads the end is not written. The same bits everywhere.
+// Writes the values of all slices [num_slices · slice_bytes] to `out` [num_slices ·
+// slice_numel] in fp32, fp16 or bf16, both on one device; what pads the end is not written. The
+// same bits everywhere.
 void from_eight_bit(const EightBitSlices& layout, at::ScalarType dtype, const at::Tensor& slices,
                     const at::Tensor& out);
 

@@ -6,7 +6,8 @@
 namespace floe::kernels {
 
 struct EightBitJob {
-  // Of the matrices, as many as travel with one launch. They are consecutive; the last one ends at `end`.
+  // Of the matrices, as many as travel with one launch. They are consecutive; the last one
+  // ends at `end`.
   static constexpr int kMostMatrices = 96;
   std::int64_t offsets[kMostMatrices];
   std::int64_t rows_before[kMostMatrices];

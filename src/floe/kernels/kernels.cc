@@ -1,7 +1,5 @@
 #include "floe/kernels/kernels.h"
 
-#include "floe/core/error.h"
-
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_fused_rms_norm_backward.h>
 #include <ATen/ops/empty.h>
@@ -11,6 +9,8 @@
 
 #include <atomic>
 #include <tuple>
+
+#include "floe/core/error.h"
 
 #ifdef FLOE_CUDA
 #include "floe/kernels/on_device.h"

@@ -1,5 +1,5 @@
-// floe's own CUDA kernels on tensors, without autograd (nn/fused.h has that). Everything here asks for
-// tensors that `usable` accepts; sums and products are computed in fp32 and rounded once.
+// floe's own CUDA kernels on tensors, without autograd (nn/fused.h has that). Everything here asks
+// for tensors that `usable` accepts; sums and products are computed in fp32 and rounded once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +13,12 @@ namespace floe::kernels {
 // What every function here does in a build without CUDA, where nothing says that it applies.
 [[noreturn]] void missing();
 
-// Whether kernels take these tensors: this build has them, and all defined ones are contiguous, aligned,
-// on one CUDA device, and of one dtype among fp32, fp16 and bf16. Not under autocast, which would have
-// chosen dtypes on the way.
+// Whether kernels take these tensors: this build has them, and all defined ones are contiguous,
+// aligned, on one CUDA device, and of one dtype among fp32, fp16 and bf16. Not under autocast,
+// which would have chosen dtypes on the way.
 bool usable(std::initializer_list<at::Tensor> tensors);
-// With false, `usable` says no until it is called with true: everything then runs as plain operators, for
-// comparisons of the two.
+// With false, `usable` says no until it is called with true: everything then runs as plain
+// operators, for comparisons of the two.
 void allow(bool on);
 bool are_allowed();
 
@@ -58,18 +58,19 @@ struct NormGrads {
   at::Tensor input;         // plus `added` where that is defined
   at::Tensor weight, bias;  // [dim]
 };
-// Either part only where it is wanted. An undefined mean: not centred. The weights' part is ATen's kernel:
-// one beside the input's, and one of its own, were slower.
+// Either part only where it is wanted. An undefined mean: not centred. The weights' part is ATen's
+// kernel: one beside the input's, and one of its own, were slower.
 NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
                               const at::Tensor& rstd, const at::Tensor& weight,
                               const at::Tensor& added, bool want_input, bool want_weights);
 
-// Turns x [N, H, D] in place as nn::rotate does, or back. Features lie next to each other, tokens and
-// heads may have any stride. cos and sin [N, 1, dim], contiguous, of x's dtype.
+// Turns x [N, H, D] in place as nn::rotate does, or back. Features lie next to each other, tokens
+// and heads may have any stride. cos and sin [N, 1, dim], contiguous, of x's dtype.
 void rotate_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back);
 
-// Cross entropy of each row of logits [L, V], as nn::cross_entropy has it: `losses` [L] and `weighted`
-// [L] in fp32 are written, and with_gradient the logits become the gradient of the sum of `weighted`.
+// Cross entropy of each row of logits [L, V], as nn::cross_entropy has it: `losses` [L] and
+// `weighted` [L] in fp32 are written, and with_gradient the logits become the gradient of the
+// sum of `weighted`.
 struct RowLosses {
   at::Tensor losses, weighted;
 };

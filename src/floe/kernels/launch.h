@@ -1,5 +1,5 @@
-// The launchers behind the kernels' tensors: plain pointers, one per family of kernels. Pointers are
-// aligned to 16 bytes unless it says otherwise; all return at once, the work is on `stream`.
+// The launchers behind the kernels' tensors: plain pointers, one per family of kernels. Pointers
+// are aligned to 16 bytes unless it says otherwise; all return at once, the work is on `stream`.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -30,8 +30,8 @@ struct NormShape {
   float eps = 0;
   bool centred = true;  // false: RMS norm, which leaves the mean where it is
 };
-// sum = x + added (either may be null: nothing is added, nothing is written), out = norm(sum) · weight
-// + bias. `sum` is written with `sum_bias` added to it. Null mean and rstd are not wanted.
+// sum = x + added (either may be null: nothing is added, nothing is written), out = norm(sum) ·
+// weight + bias. `sum` is written with `sum_bias` added to it. Null mean and rstd are not wanted.
 void launch_layer_norm(Type type, const NormShape& shape, const void* x, const void* added,
                        const void* weight, const void* bias, const void* sum_bias, void* sum,
                        void* out, float* mean, float* rstd, cudaStream_t stream);
@@ -48,8 +48,8 @@ struct RotaryShape {
 void launch_rotary(Type type, const RotaryShape& shape, void* x, const void* cos, const void* sin,
                    bool backward, cudaStream_t stream);
 
-// One head's rows inside of a packed tensor: the values of a row lie next to each other, rows and heads
-// have these strides, in values; all a multiple of 16 bytes.
+// One head's rows inside of a packed tensor: the values of a row lie next to each other, rows and
+// heads have these strides, in values; all a multiple of 16 bytes.
 struct HeadsOf {
   void* data = nullptr;
   std::int64_t token_stride = 0, head_stride = 0;
@@ -69,7 +69,8 @@ struct AttentionShape {
       dim = 0;  // queries_per_key heads share one of keys and values
   float scale = 1;
 };
-// Whether there are kernels, of f16 and bf16, for this head dimension, and this device has the memory.
+// Whether there are kernels, of f16 and bf16, for this head dimension, and this device
+// has the memory.
 bool attention_runs(std::int64_t dim, int device);
 // mixed = softmax(scale · q · kᵀ - slope · distance) · v of each span, zeros where it has no keys.
 // `logsumexp` [heads, tokens] is for the backward; null: not wanted.

@@ -5,7 +5,8 @@
 namespace floe::kernels {
 namespace {
 
-// One block per token; its threads take kSize neighbouring pairs of features (i, i + dim / 2) at a time.
+// One block per token; its threads take kSize neighbouring pairs of features (i, i + dim / 2)
+// at a time.
 template <class T, int kSize>
 __global__ void rotary_kernel(RotaryShape shape, T* x, const T* cos, const T* sin, bool backward) {
   struct alignas(kSize * sizeof(T)) Some {

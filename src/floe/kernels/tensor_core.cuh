@@ -1,5 +1,5 @@
-// The tensor cores' instructions on 16-bit values, and copies into shared memory that run beside the
-// computation. All are of a whole warp. Fragments are those of PTX's mma.m16n8k16.
+// The tensor cores' instructions on 16-bit values, and copies into shared memory that run beside
+// the computation. All are of a whole warp. Fragments are those of PTX's mma.m16n8k16.
 #pragma once
 
 #include <cuda_bf16.h>

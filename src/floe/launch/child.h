@@ -13,8 +13,8 @@
 
 namespace floe::launch {
 
-// Passes a rank's output on. Lines of several ranks never mix inside a line: only complete lines are
-// written, each with the prefix in front. A line that never ends is cut after 64 KiB.
+// Passes a rank's output on. Lines of several ranks never mix inside a line: only complete lines
+// are written, each with the prefix in front. A line that never ends is cut after 64 KiB.
 class LineForwarder {
  public:
   // Writes to the descriptor `to`, which stays the caller's; remembers the last `num_kept` lines.
@@ -64,7 +64,8 @@ struct Pipe {
 // Both ends are closed in programs that are started.
 Pipe make_pipe();
 
-// One launched process with pipes on its stdout and stderr. Leads a process group of its own. The kernel kills it when the thread that started it ends.
+// One launched process with pipes on its stdout and stderr. Leads a process group of its own. The
+// kernel kills it when the thread that started it ends.
 class ChildProcess {
  public:
   // Throws ConfigError when the program cannot be run. `signals` is the signal mask it starts with.

@@ -163,8 +163,8 @@ class Launcher {
     poll(polled.data(), polled.size(), timeout_ms);
   }
 
-  // Milliseconds, rounded up, but not longer than it may take to notice the end of a rank when another
-  // thread of this process was given the signal and dropped it.
+  // Milliseconds, rounded up, but not longer than it may take to notice the end of a rank when
+  // another thread of this process was given the signal and dropped it.
   int until_deadline() const {
     const auto next = kill_at_ ? kill_at_ : terminate_at_;
     if (!next) return kMostSleep;

@@ -50,9 +50,9 @@ struct LaunchResult {
 
 // Blocks until every rank has ended. Output of the ranks goes to this process's stdout and stderr,
 // line by line; their stdin is empty. SIGINT, SIGUSR1 and SIGUSR2 are passed on; SIGTERM and SIGHUP
-// as SIGTERM, with SIGKILL after the grace period, and repeats of these change nothing. A second SIGINT
-// ends ranks that do not react. Call it from the main thread, while no other thread runs. Throws
-// ConfigError if the program cannot be started.
+// as SIGTERM, with SIGKILL after the grace period, and repeats of these change nothing. A second
+// SIGINT ends ranks that do not react. Call it from the main thread, while no other thread runs.
+// Throws ConfigError if the program cannot be started.
 LaunchResult launch(const LaunchOptions& options);
 
 // The first failure in one sentence; empty when all is well.

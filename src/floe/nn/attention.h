@@ -2,9 +2,10 @@
 // key-value cache, and attention between spans of tokens without padding.
 //
 // Note [Packed attention]
-// floe's own kernels (kernels/attention.h) take heads wherever they lie in the rows of a projection and
-// write the gradients into rows of the same kind, so that nothing is taken apart or put together around
-// them; they know alibi. Where they do not apply, torch's flash attention may, without alibi.
+// floe's own kernels (kernels/attention.h) take heads wherever they lie in the rows of a
+// projection and write the gradients into rows of the same kind, so that nothing is taken apart
+// or put together around them; they know alibi. Where they do not apply, torch's flash attention
+// may, without alibi.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +18,8 @@
 
 namespace floe::nn {
 
-// Keys and values of the tokens that a model has seen, for generation. A forward writes behind what is
-// there; `advance` then makes it part of the past.
+// Keys and values of the tokens that a model has seen, for generation. A forward writes behind what
+// is there; `advance` then makes it part of the past.
 class KvCache {
  public:
   KvCache(std::int64_t sequences, std::int64_t capacity)
@@ -35,12 +36,13 @@ class KvCache {
   };
   Layer& layer(std::size_t index, const at::Tensor& like);
 
-  // Room for at least so many tokens of a sequence; grows by doubling, so that growing costs little.
+  // Room for at least so many tokens of a sequence; grows by doubling, so that growing costs
+  // little.
   void reserve(std::int64_t capacity);
   // The tokens of the forward that just ended belong to the past.
   void advance(const std::vector<std::int64_t>& lengths);
-  // Sequence i goes on from what sequence from[i] has seen: beams change places, or split; sequences
-  // that are not named are gone.
+  // Sequence i goes on from what sequence from[i] has seen: beams change places, or split;
+  // sequences that are not named are gone.
   void reorder(const std::vector<std::int64_t>& from);
 
  private:
@@ -49,8 +51,8 @@ class KvCache {
   std::vector<Layer> layers_;
 };
 
-// Where queries, keys and values are: [N, width], [K, width] twice. Undefined keys lie in the rows of the
-// queries, undefined values in those of the keys.
+// Where queries, keys and values are: [N, width], [K, width] twice. Undefined keys lie in the rows
+// of the queries, undefined values in those of the keys.
 struct PackedHeads {
   at::Tensor q, k, v;
   HeadPlaces q_heads, k_heads, v_heads;  // together they are all that the rows hold
@@ -72,20 +74,22 @@ struct AttentionRule {
 std::vector<at::Tensor> attention_masks(const Segments& segments, const AttentionRule& rule,
                                         at::TensorOptions options);
 
-// Whether attention between heads of `dim` features will take the sequences without padding, where no
-// masks are needed.
+// Whether attention between heads of `dim` features will take the sequences without padding, where
+// no masks are needed.
 bool attention_packs(const Segments& segments, const AttentionRule& rule, at::TensorOptions options,
                      std::int64_t dim);
 
-// q [N, H, D], k and v [N, H', D] with H a multiple of H' → [N, H * D]. Without masks they are made.
+// q [N, H, D], k and v [N, H', D] with H a multiple of H' → [N, H * D]. Without masks
+// they are made.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const Segments& segments, const std::vector<at::Tensor>& masks,
                      const AttentionRule& rule);
 // The same of heads inside of rows. Undefined when no kernel takes them; then take them apart.
 at::Tensor attention(const PackedHeads& heads, const Segments& segments, const AttentionRule& rule);
 
-// The same for the next tokens of sequences whose earlier ones are in the cache: k and v are written
-// to `layer` of the cache, and each token looks at all that is there up to itself. Without gradients.
+// The same for the next tokens of sequences whose earlier ones are in the cache: k and v
+// are written to `layer` of the cache, and each token looks at all that is there up to
+// itself. Without gradients.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const Segments& segments, KvCache& cache, std::size_t layer,
                      const AttentionRule& rule);
@@ -109,16 +113,16 @@ struct PackedRule {
   at::Tensor slopes;  // [H] fp32 on the device, see AttentionRule; undefined: none
 };
 
-// The queries of span s look at the keys of span s → [N, H * D]. A span without keys gives zeros; one
-// without queries is not allowed to have keys. Undefined when no kernel applies.
+// The queries of span s look at the keys of span s → [N, H * D]. A span without keys gives zeros;
+// one without queries is not allowed to have keys. Undefined when no kernel applies.
 // With heads inside of rows only floe's kernels do: else take them apart and call the second.
 at::Tensor packed_attention(const PackedHeads& heads, const Spans& queries, const Spans& keys,
                             const PackedRule& rule);
 // q [N, H, D], k and v [K, H', D] with H a multiple of H'.
 at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const Spans& queries, const Spans& keys, const PackedRule& rule);
-// Whether they will apply to heads of `dim` features in this dtype and on this device, as far as that can
-// be told before the tensors are there.
+// Whether they will apply to heads of `dim` features in this dtype and on this device, as far as
+// that can be told before the tensors are there.
 bool packs(at::TensorOptions options, std::int64_t dim, const PackedRule& rule);
 
 }  // namespace floe::nn

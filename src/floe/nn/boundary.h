@@ -29,7 +29,8 @@ class Boundary {
   virtual void after_forward(TensorRefs& outputs) = 0;
 };
 
-// What stays of a checkpointed module from its forward to its backward, besides its inputs, and where.
+// What stays of a checkpointed module from its forward to its backward, besides its
+// inputs, and where.
 struct KeptActivations {
   bool products = false;  // results of matrix products and attention: what is recomputed is cheap
   bool in_host = false;   // what stays waits in host memory, pinned beside an accelerator
@@ -43,8 +44,8 @@ struct BoundarySlot {
   bool trains = true;            // some parameter inside may require a gradient
 };
 
-// A tensor that may be undefined, for torch's operators and autograd functions: an undefined tensor has no
-// device, which those would ask it for.
+// A tensor that may be undefined, for torch's operators and autograd functions: an undefined tensor
+// has no device, which those would ask it for.
 using MaybeTensor = std::optional<at::Tensor>;
 
 inline MaybeTensor some(const at::Tensor& tensor) {
@@ -54,9 +55,9 @@ inline at::Tensor tensor_of(const MaybeTensor& maybe) { return maybe.value_or(at
 
 // ---- the tensors inside arguments and results of any shape ----
 //
-// Understood: at::Tensor, std::optional, std::vector, std::array, std::pair, std::tuple of such, and any
-// struct with a member `template <class F> void visit_tensors(F&& f)` that calls f on each of its parts.
-// Everything else has no tensors.
+// Understood: at::Tensor, std::optional, std::vector, std::array, std::pair, std::tuple of such,
+// and any struct with a member `template <class F> void visit_tensors(F&& f)` that calls f on each
+// of its parts. Everything else has no tensors.
 template <class T>
 concept HasVisitTensors = requires(T value) {
   value.visit_tensors([](auto&) {});

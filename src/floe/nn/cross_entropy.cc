@@ -15,8 +15,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// Elements of the logits that exist at once: 64 MiB in fp32. Our kernel needs no fp32 copies, and an
-// accelerator wants larger products.
+// Elements of the logits that exist at once: 64 MiB in fp32. Our kernel needs no fp32 copies, and
+// an accelerator wants larger products.
 constexpr std::int64_t kChunkElements = std::int64_t{1} << 24;
 constexpr std::int64_t kKernelChunkElements = std::int64_t{1} << 27;
 

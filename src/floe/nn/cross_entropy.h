@@ -1,10 +1,10 @@
 // The loss of a language model without its logits.
 //
 // Note [Loss without logits]
-// Logits in fp32 are the largest tensor of a training step. Here they exist only for labelled tokens
-// and only a chunk at a time: the forward of a chunk computes its logits, its loss and, while they
-// are there, the gradient of its hidden states (and of the weights that train). Backward only scales
-// what was kept, [L, D] instead of [N, V], and does not need the weight any more.
+// Logits in fp32 are the largest tensor of a training step. Here they exist only for labelled
+// tokens and only a chunk at a time: the forward of a chunk computes its logits, its loss and,
+// while they are there, the gradient of its hidden states (and of the weights that train). Backward
+// only scales what was kept, [L, D] instead of [N, V], and does not need the weight any more.
 #pragma once
 
 #include <ATen/core/Tensor.h>

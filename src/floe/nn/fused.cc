@@ -136,8 +136,8 @@ struct AddGated : torch::autograd::Function<AddGated> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &inner = saved[0], &weight = saved[1], &gate = saved[2];
     const at::Tensor grad = rows_of(grads[0]);
-    // Of the branch without its gate. ⟨grad, linear(inner)⟩ = ⟨grad · weight, inner⟩, so the branch's
-    // output need not be there for the gate's own gradient.
+    // Of the branch without its gate. ⟨grad, linear(inner)⟩ = ⟨grad · weight, inner⟩, so the
+    // branch's output need not be there for the gate's own gradient.
     at::Tensor inner_grad = grad.mm(weight).view(inner.sizes());
     at::Tensor sent, factor_grad, weight_grad, gates_grad;
     if (context->saved_data["gelu"].toBool()) {

@@ -2,9 +2,9 @@
 //
 // Note [Fused steps]
 // Where floe's kernels apply (kernels::usable), a step is one autograd node: what can be had again
-// cheaply from its inputs (a norm, a GELU, a gate's product) is computed again in backward instead of
-// being kept, and sums into a residual stream happen inside of the kernel that has the numbers anyway.
-// Everywhere else a step is the plain operators that its comment says, in that order.
+// cheaply from its inputs (a norm, a GELU, a gate's product) is computed again in backward instead
+// of being kept, and sums into a residual stream happen inside of the kernel that has the numbers
+// anyway. Everywhere else a step is the plain operators that its comment says, in that order.
 #pragma once
 
 #include <ATen/core/Tensor.h>

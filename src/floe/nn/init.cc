@@ -29,8 +29,8 @@ std::array<float, 4> normals(const std::array<std::uint32_t, 4>& words) {
   return out;
 }
 
-// Runs body(begin, end) over [0, numel) on as many threads as torch would use. at::parallel_for runs on
-// one wherever it is compiled without OpenMP, as here.
+// Runs body(begin, end) over [0, numel) on as many threads as torch would use. at::parallel_for
+// runs on one wherever it is compiled without OpenMP, as here.
 template <class Body>
 void split(std::int64_t numel, const Body& body) {
   constexpr std::int64_t kWorthAThread = std::int64_t{1} << 17;

@@ -17,8 +17,8 @@ at::ScalarType torch_dtype(DType dtype);
 // Throws DataError for a type that files of tensors do not have.
 DType file_dtype(at::ScalarType dtype);
 
-// Elements [first, first + out.numel()) into `out`: contiguous, one-dimensional, of any dtype on any
-// device. Host memory stays bounded, whatever the number.
+// Elements [first, first + out.numel()) into `out`: contiguous, one-dimensional, of any dtype on
+// any device. Host memory stays bounded, whatever the number.
 void read_elements(const TensorSource& source, const TensorInfo& info, std::int64_t first,
                    at::Tensor out);
 // A parameter's tensor under its first name or any other; null when there is none.

@@ -11,9 +11,10 @@
 //   };
 //
 // Note [Deferred parameters]
-// `parameter` registers a CPU tensor with its shape and dtype but a storage of zero bytes: building
-// a model of any size takes no memory. Memory comes from `fully_shard` (shards only) or from
-// `materialize` (everything, for one process). Reading a deferred parameter before that is an error.
+// `parameter` registers a CPU tensor with its shape and dtype but a storage of zero bytes:
+// building a model of any size takes no memory. Memory comes from `fully_shard` (shards only)
+// or from `materialize` (everything, for one process). Reading a deferred parameter before that
+// is an error.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -36,8 +37,8 @@ class Module : public torch::nn::Module, public BoundarySlot {
   // Whether the backward of this module reads its own parameters (an embedding's does not). Plans
   // use it; the engine looks at what autograd really saved.
   virtual bool weights_in_backward() const { return true; }
-  // Whether modules of this class are units of their own where strategy.units is not set. Those that
-  // its default names need not say so.
+  // Whether modules of this class are units of their own where strategy.units is not set. Those
+  // that its default names need not say so.
   virtual bool is_unit_by_default() const { return false; }
 
  protected:
@@ -88,11 +89,12 @@ struct NamedParameter {
 // All parameters, once each, in registration order.
 std::vector<NamedParameter> named_parameters(torch::nn::Module& root);
 
-// From now on exactly the parameters that a pattern matches require gradients. Throws ConfigError for a
-// pattern that matches none.
+// From now on exactly the parameters that a pattern matches require gradients. Throws ConfigError
+// for a pattern that matches none.
 void set_trainable(torch::nn::Module& root, const std::vector<std::string>& patterns);
 
-// Gives every deferred parameter memory on the device and its initial values: the model in one piece.
+// Gives every deferred parameter memory on the device and its initial values: the model
+// in one piece.
 void materialize(torch::nn::Module& root, std::uint64_t seed, at::Device device = at::kCPU);
 
 }  // namespace floe::nn

@@ -29,14 +29,14 @@ struct RotaryAngles {
 RotaryAngles rotary_angles(const RotarySpec& spec, const at::Tensor& positions,
                            at::ScalarType dtype);
 
-// Heads that lie side by side in the rows of one tensor: head h has the features [offset + h · stride,
-// offset + h · stride + D).
+// Heads that lie side by side in the rows of one tensor: head h has the features [offset + h ·
+// stride, offset + h · stride + D).
 struct HeadPlaces {
   std::int64_t offset = 0, heads = 0, stride = 0;
 };
-// Turns the heads at `a` and `b` (both, or those that have any) inside of projected [N, width], which
-// must be the caller's own: where a kernel applies it is overwritten and returned. Undefined when none
-// does; then use `rotate`.
+// Turns the heads at `a` and `b` (both, or those that have any) inside of projected [N, width],
+// which must be the caller's own: where a kernel applies it is overwritten and returned. Undefined
+// when none does; then use `rotate`.
 at::Tensor rotate_inside(const at::Tensor& projected, const RotaryAngles& angles,
                          const HeadPlaces& a, const HeadPlaces& b);
 

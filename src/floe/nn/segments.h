@@ -1,12 +1,12 @@
 // Packed sequences as attention works on them.
 //
 // Note [Buckets]
-// Attention is the one operation that must keep sequences apart. For it, sequences of similar length
-// are laid side by side in a bucket [rows, length], padded at the right. A causal token never looks
-// behind itself, so padding at the right needs no mask and the fused kernels apply. All buckets lie
-// one after the other in one buffer of places; `pad` and `unpad` go between tokens and places, each
-// the other's gradient, without sums. Kernels that take sequences as they are need none of this, so it is
-// made when it is first asked for.
+// Attention is the one operation that must keep sequences apart. For it, sequences of similar
+// length are laid side by side in a bucket [rows, length], padded at the right. A causal token
+// never looks behind itself, so padding at the right needs no mask and the fused kernels apply. All
+// buckets lie one after the other in one buffer of places; `pad` and `unpad` go between tokens and
+// places, each the other's gradient, without sums. Kernels that take sequences as they are need
+// none of this, so it is made when it is first asked for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,9 +17,10 @@
 
 namespace floe::nn {
 
-// What a pass reads of a batch, taken apart: tensors, whose values may change from one batch to the next,
-// and numbers, which are built into the kernels' launches. Two batches whose numbers are equal run the
-// same launches, so work that was recorded for one serves the other once its tensors are copied over.
+// What a pass reads of a batch, taken apart: tensors, whose values may change from one batch to the
+// next, and numbers, which are built into the kernels' launches. Two batches whose numbers are
+// equal run the same launches, so work that was recorded for one serves the other once its tensors
+// are copied over.
 struct BatchParts {
   std::vector<at::Tensor> tensors;
   std::vector<std::int64_t> numbers;
@@ -56,8 +57,8 @@ class Segments {
  public:
   Segments() = default;
   // From offsets [S+1] and, where some tokens are padding, `attended` [N] (else undefined). Both on
-  // the CPU; the result works with tensors on `device`. `rounded`: the longest sequence counts as a little
-  // longer (bucket_size), so that it is the same for most batches.
+  // the CPU; the result works with tensors on `device`. `rounded`: the longest sequence counts as a
+  // little longer (bucket_size), so that it is the same for most batches.
   Segments(const at::Tensor& offsets, const at::Tensor& attended, at::Device device,
            bool rounded = false);
 
@@ -65,8 +66,8 @@ class Segments {
   std::int64_t num_tokens() const { return num_tokens_; }
   std::int64_t num_places() const { return places().count; }
 
-  // Where sequences begin, [S+1] int32 on the device, and the longest one: for kernels that take them
-  // without padding. Undefined where some tokens are padding.
+  // Where sequences begin, [S+1] int32 on the device, and the longest one: for kernels that take
+  // them without padding. Undefined where some tokens are padding.
   const at::Tensor& offsets() const { return offsets_; }
   std::int64_t longest() const { return longest_; }
   // The buckets' parts of `places` [P, ...], each as Bucket::of gives it.

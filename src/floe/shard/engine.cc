@@ -129,8 +129,8 @@ Agreement Engine::agree(bool locally_finite, std::span<const double> values,
                 static_cast<std::int64_t>((CollectiveHash::kWords + count) * sizeof(double)));
   std::vector<double> sums =
       sum_and_compare({values.begin(), values.end()}, context_.collectives, *context_.world, more);
-  // Behind the values: the squares, on how many ranks something is bad, then what is on the device; last
-  // whether this rank is one of them.
+  // Behind the values: the squares, on how many ranks something is bad, then what is on the device;
+  // last whether this rank is one of them.
   Agreement result;
   result.locally_finite = sums.back() == 0;
   sums.pop_back();
@@ -208,12 +208,12 @@ void Engine::remove_observer(Observer* observer) { std::erase(context_.observers
 MemoryInUse Engine::memory() const {
   MemoryInUse memory;
   for (const auto& group : groups_) {
-    const auto bytes = static_cast<std::int64_t>(group->shard().nbytes());
-    (group->plan().active      ? memory.trainable_shards
-     : group->plan().trainable ? memory.resting_shards
-                               : memory.frozen_shards) += bytes;
+    const auto bytes = static_cast<std::int64_t>(group->slice().nbytes());
+    (group->plan().active      ? memory.trainable_slices
+     : group->plan().trainable ? memory.resting_slices
+                               : memory.frozen_slices) += bytes;
     memory.stored_masters += group->stored_bytes();
-    memory.gradient_shards += group->gradients().slice_bytes();
+    memory.gradient_slices += group->gradients().slice_bytes();
   }
   memory.pool_held = context_.pool.held_bytes();
   memory.pool_used = context_.pool.used_bytes();

@@ -1,13 +1,15 @@
 // The engine: a model whose parameters, gradients and optimizer state are sliced over ranks.
 //
-//   auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, {.world = comm::World::join()});
+//   auto world = comm::World::join();
+//   auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, {.world = world});
 //   auto loss = ...model(ids)...;
 //   loss.backward();
 //   auto step = engine->agree();              // one small all-reduce: global norm, all finite?
 //   if (step.finite) optimizer.step();
 //
-// Threads: forward, backward and every call here come from one thread (backward may run on autograd's
-// device thread meanwhile). Collective functions must be called by all ranks in the same order.
+// Threads: forward, backward and every call here come from one thread (backward may run on
+// autograd's device thread meanwhile). Collective functions must be called by all ranks in
+// the same order.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -44,9 +46,9 @@ struct Agreement {
 
 // Bytes that this rank holds now, by owner; peaks are those since Engine::reset_memory_peaks.
 struct MemoryInUse {
-  std::int64_t trainable_shards = 0;  // masters of the active set
-  std::int64_t resting_shards = 0;    // of the other sets
-  std::int64_t frozen_shards = 0, gradient_shards = 0;
+  std::int64_t trainable_slices = 0;  // masters of the active set
+  std::int64_t resting_slices = 0;    // of the other sets
+  std::int64_t frozen_slices = 0, gradient_slices = 0;
   std::int64_t stored_masters = 0;  // in host memory
   std::int64_t pool_held = 0, pool_used = 0, pool_peak = 0;
   std::int64_t gradient_pool_held = 0, gradient_pool_peak = 0;
@@ -55,13 +57,13 @@ struct MemoryInUse {
 // What a training pass leaves behind on the host.
 //
 // Note [Repeated passes]
-// The device's work of a pass can be recorded (a CUDA graph) and replayed: the same launches on the same
-// addresses. The host's part does not run then, so what it would have left behind is put there from a
-// record: the hash of collectives, which ranks compare; the order of units, which predicts the next pass;
-// which gradients there are; and the events, for observers that only count. A record fits when the engine
-// stands where it stood before the recorded pass (Engine::pass_key) and the layout is still the same
-// (Engine::layout_number). Gradient slices must lie where they lay (Engine::keep_gradients_in_place);
-// everything else that a pass allocates is gone at its end.
+// The device's work of a pass can be recorded (a CUDA graph) and replayed: the same launches on the
+// same addresses. The host's part does not run then, so what it would have left behind is put there
+// from a record: the hash of collectives, which ranks compare; the order of units, which predicts
+// the next pass; which gradients there are; and the events, for observers that only count. A record
+// fits when the engine stands where it stood before the recorded pass (Engine::pass_key) and the
+// layout is still the same (Engine::layout_number). Gradient slices must lie where they lay
+// (Engine::keep_gradients_in_place); everything else that a pass allocates is gone at its end.
 struct PassRecord {
   std::vector<CollectiveHash::Entry> collectives;
   std::vector<Step> steps;
@@ -82,7 +84,8 @@ class Engine {
   comm::World& world() const { return *context_.world; }
   torch::nn::Module& model() const { return *model_; }
 
-  // The groups that some set trains, in plan order: slices, their gradients and what they consist of.
+  // The groups that some set trains, in plan order: slices, their gradients and what
+  // they consist of.
   std::span<FlatGroup* const> trainable_groups() const { return trainable_; }
   // Those of the set that trains now.
   std::span<FlatGroup* const> active_groups() const { return active_; }
@@ -92,13 +95,13 @@ class Engine {
   const std::vector<ParameterSet>& sets() const { return plan_.sets; }
   std::size_t active_set() const { return plan_.active_set; }
   // All ranks, between steps: from now on this set trains, and only it. No collective, no parameter
-  // moves. State and masters of the set before leave the device first, then those of this one arrive.
-  // Gradients are forgotten.
+  // moves. State and masters of the set before leave the device first, then those of this one
+  // arrive. Gradients are forgotten.
   void activate(std::size_t set);
-  // Collective, between steps: the same for parameters by pattern, announced or not; returns the set.
-  // A new set divides groups; those that change are laid out anew, one at a time. Masters of what was
-  // frozen start from the stored values, or are read again from ShardOptions::source. For a set that is
-  // known the options change nothing.
+  // Collective, between steps: the same for parameters by pattern, announced or not; returns the
+  // set. A new set divides groups; those that change are laid out anew, one at a time. Masters of
+  // what was frozen start from the stored values, or are read again from ShardOptions::source. For
+  // a set that is known the options change nothing.
   struct SetOptions {
     Rest rest = Rest::keep;
     bool reread = false;
@@ -117,21 +120,21 @@ class Engine {
   // fewer reductions for more memory when accumulating.
   void set_gradient_sync(bool on);
 
-  // Collective: the global gradient norm, whether everything is finite on all ranks, and the sums over
-  // ranks of `values` and, behind them, of those that are still `on_device` (losses), in one small
-  // all-reduce and with one wait for the device. Throws ShardError on all ranks when they have issued
-  // different collectives since the start (see Note [Agreement on order]).
+  // Collective: the global gradient norm, whether everything is finite on all ranks, and the sums
+  // over ranks of `values` and, behind them, of those that are still `on_device` (losses), in one
+  // small all-reduce and with one wait for the device. Throws ShardError on all ranks when they
+  // have issued different collectives since the start (see Note [Agreement on order]).
   Agreement agree(bool locally_finite = true, std::span<const double> values = {},
                   const at::Tensor& on_device = {});
-  // From now on, or no longer: the squared norm of this rank's own gradients, before any reduction, is
-  // kept for take_local_square. Costs a pass over the gradients of each backward.
+  // From now on, or no longer: the squared norm of this rank's own gradients, before any reduction,
+  // is kept for take_local_square. Costs a pass over the gradients of each backward.
   void measure_local_gradients(bool on);
   // Of all reductions since the last call; waits for the device.
   double take_local_square();
   // Forgets all gradients; the next backward starts anew.
   void clear_gradients();
 
-  // ---- passes whose work on the device is recorded once and replayed (see Note [Repeated passes]) ----
+  // ---- passes whose work on the device is recorded and replayed (see Note [Repeated passes]) ----
   // From now on a gradient slice keeps its memory from one step to the next.
   void keep_gradients_in_place() { context_.gradients_stay = true; }
   // Counts the changes of what a recorded pass relies on: which groups train, and where they lie.
@@ -143,8 +146,8 @@ class Engine {
   std::vector<std::int64_t> pass_key() const;
   // Runs a training pass; what it leaves behind on the host is the result.
   PassRecord record_pass(const std::function<void()>& pass);
-  // The device repeats, or has repeated, the work of that pass, with gradients that stay in place; here
-  // follows what it left behind on the host.
+  // The device repeats, or has repeated, the work of that pass, with gradients that stay in place;
+  // here follows what it left behind on the host.
   void repeat_pass(const PassRecord& record);
   // Collective: whether all ranks pass the same word.
   bool ranks_agree(std::uint64_t word);
@@ -156,14 +159,14 @@ class Engine {
   // Collective: takes part in a forward without gradients of the other ranks.
   void empty_forward();
 
-  // Collective: a whole parameter in storage dtype (in 8 bits: the values that are computed with), or its
-  // whole gradient (undefined when there is none). By any of its names; throws ShardError for an unknown
-  // one.
+  // Collective: a whole parameter in storage dtype (in 8 bits: the values that are computed with),
+  // or its whole gradient (undefined when there is none). By any of its names; throws ShardError
+  // for an unknown one.
   at::Tensor full_parameter(const std::string& name);
   at::Tensor full_gradient(const std::string& name);
 
-  // After an exception in a forward or backward that is to be survived (on all ranks together): drops
-  // what the broken pass held, its gradients included.
+  // After an exception in a forward or backward that is to be survived (on all ranks together):
+  // drops what the broken pass held, its gradients included.
   void abandon();
 
   // Not owned; told of everything from now on.

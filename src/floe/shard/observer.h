@@ -61,7 +61,8 @@ class Observer {
   virtual ~Observer() = default;
   virtual void on(const Event& event) = 0;
   // Whether it only counts: then it can be told of a pass whose device work is replayed
-  // (Engine::repeat_pass). An observer of clocks or memory needs passes that really run, and gets them.
+  // (Engine::repeat_pass). An observer of clocks or memory needs passes that really run,
+  // and gets them.
   virtual bool only_counts() const { return false; }
 };
 

@@ -38,8 +38,9 @@ struct FrozenOptions {
   std::optional<c10::ScalarType> dtype;
 };
 
-// Which modules are units. Each entry of `units` is a class name ("DecoderLayer") or, when it has one
-// of . * ? [, a pattern over dotted names ("layers.*"). An entry that matches nothing is an error.
+// Which modules are units. Each entry of `units` is a class name ("DecoderLayer") or, when it
+// has one of . * ? [, a pattern over dotted names ("layers.*"). An entry that matches nothing
+// is an error.
 struct Policy {
   std::vector<std::string> units;
   // Modules whose parameters (without those of inner units) reach this number are units; 0: off.
@@ -80,8 +81,8 @@ struct ShardOptions {
   std::vector<std::pair<std::string, Strategy>> unit_strategies;
 
   MixedPrecision mixed_precision;
-  // Runs forwards under torch's autocast in that dtype. Apart from mixed precision, which decides how
-  // parameters are stored, gathered and reduced whatever autocast says.
+  // Runs forwards under torch's autocast in that dtype. Apart from mixed precision, which decides
+  // how parameters are stored, gathered and reduced whatever autocast says.
   std::optional<c10::ScalarType> autocast;
   FrozenOptions frozen;
   bool cpu_offload = false;  // slices, their gradients and optimizer state stay in host memory
@@ -93,12 +94,13 @@ struct ShardOptions {
 
   // Patterns of the parameters that train; null: those with requires_grad.
   std::optional<std::vector<std::string>> trainable;
-  // Instead: several sets that train in turn (see Note [Sets]); the first one begins. They may overlap.
+  // Instead: several sets that train in turn (see Note [Sets]); the first one begins.
+  // They may overlap.
   std::vector<ParameterSet> sets;
 
-  // Where values come from, while the engine is made and in Engine::set_trainable with `reread`; not
-  // owned. Parameters that the source has are read from it, byte ranges only; the
-  // others start as their module says, from this seed.
+  // Where values come from, while the engine is made and in Engine::set_trainable with `reread`;
+  // not owned. Parameters that the source has are read from it, byte ranges only; the others start
+  // as their module says, from this seed.
   const TensorSource* source = nullptr;
   std::uint64_t seed = 0;
 

@@ -1,5 +1,5 @@
-// What the engine is in the middle of: of a pass, of a group, of a group's gradient. Every value of the
-// last two says which memory is held.
+// What the engine is in the middle of: of a pass, of a group, of a group's gradient. Every value of
+// the last two says which memory is held.
 #pragma once
 
 namespace floe::shard {
@@ -13,11 +13,15 @@ enum class PassPhase {
 
 // Of a group's parameters. A rank always holds its slice; what it holds besides:
 enum class GroupState {
-  sliced,     // nothing; the parameters cannot be read
-  gathering,  // a buffer from the parameter pool, which an all-gather fills: the parameters lie in it,
-              // but may not be read yet. In 8 bits a second buffer, for the codes as they arrive
-  gathered,  // the buffer from the pool: the parameters can be read
-  in_place,  // nothing: the slice is the whole and the parameters are views of it, always
+  // Nothing; the parameters cannot be read.
+  sliced,
+  // A buffer of the parameter pool, which an all-gather fills: the parameters lie in it, but may
+  // not be read yet. In 8 bits a second buffer, for the codes as they arrive.
+  gathering,
+  // The buffer; the parameters can be read.
+  gathered,
+  // Nothing: the slice is the whole, and the parameters are views of it, always.
+  in_place,
 };
 
 constexpr const char* name_of(GroupState state) {
@@ -30,8 +34,8 @@ constexpr const char* name_of(GroupState state) {
   return "?";
 }
 
-// sliced -> gathering -> gathered -> sliced. A gather that fails or that nobody uses goes back at once;
-// between sliced and in place a group changes with what its set stores (Engine::activate).
+// sliced -> gathering -> gathered -> sliced. A gather that fails or that nobody uses goes back at
+// once; between sliced and in place a group changes with what its set stores (Engine::activate).
 constexpr bool may_follow(GroupState before, GroupState after) {
   switch (before) {
     case GroupState::sliced: return after != GroupState::gathered;
@@ -42,21 +46,26 @@ constexpr bool may_follow(GroupState before, GroupState after) {
   return false;
 }
 
-// Of the gradient of a group that trains. "The slice" is this rank's slice of the reduced gradient, in
-// the dtype and on the device of the group's own slice; "the buffer" is as large as the whole group, in
-// the dtype of the reduction.
+// Of the gradient of a group that trains. "The slice" is this rank's slice of the reduced gradient,
+// in the dtype and on the device of the group's own slice; "the buffer" is as large as the whole
+// group, in the dtype of the reduction.
 enum class GradientState {
-  none,  // Nothing has arrived. Holds nothing, or the memory of the slice, where gradients stay in
-         // place (Engine::keep_gradients_in_place)
-  collecting,  // Gradients of parameters move into the buffer, in one backward or, without gradient
-  // sync, over several. Holds the buffer (from the gradient pool, or a tensor of autograd's
-  // that was taken over, or, where nothing is sliced and dtypes agree, the slice itself),
-  // and the slice, if something has been reduced into it before
-  reducing,  // A reduction is under way, or has failed. Holds the buffer, the reduction's result, and
-             // the slice as before; the result is the slice where it is the first and dtypes agree
-  reduced,  // All that has arrived is in the slice. Holds only that
-  local,  // The same on one rank alone, where the slice is the buffer and nothing has to be reduced:
-          // what arrives next is added in place. Holds only the slice
+  // Nothing has arrived. Holds nothing, or, where gradients stay in place
+  // (Engine::keep_gradients_in_place), the memory of the slice.
+  none,
+  // Gradients of parameters move into the buffer, in one backward or, without gradient sync, over
+  // several. Holds the buffer (of the gradient pool, or a tensor of autograd's that was taken over,
+  // or, where nothing is sliced and dtypes agree, the slice itself), and the slice, if something
+  // has been reduced into it before.
+  collecting,
+  // A reduction is under way, or has failed. Holds the buffer, the reduction's result and the slice
+  // as before; the first result is the slice, where dtypes agree.
+  reducing,
+  // All that has arrived is in the slice. Holds only that.
+  reduced,
+  // The same on one rank alone, where the slice is the buffer and there is nothing to reduce: what
+  // arrives next is added in place. Holds only the slice.
+  local,
 };
 
 constexpr const char* name_of(GradientState state) {
@@ -70,8 +79,9 @@ constexpr const char* name_of(GradientState state) {
   return "?";
 }
 
-// none -> collecting -> reducing -> reduced, or collecting -> local, and from both to collecting again;
-// from everywhere to none. A repeated pass (Engine::repeat_pass) goes from none to its end at once.
+// none -> collecting -> reducing -> reduced, or collecting -> local, and from both to collecting
+// again; from everywhere to none. A repeated pass (Engine::repeat_pass) goes from none to its
+// end at once.
 constexpr bool may_follow(GradientState before, GradientState after) {
   if (after == GradientState::none) return true;
   switch (before) {

@@ -81,7 +81,8 @@ void describe(config::Schema<ActivationsConfig>& s) {
 void describe(config::Schema<StrategyConfig>& s) {
   using C = StrategyConfig;
   s.field("sharding", &C::sharding, strategies_in_words());
-  s.field("hybrid_shard_size", &C::hybrid_shard_size, str("Ranks that share one copy under ", join(strategies_with_copies(), " or ")))
+  s.field("hybrid_shard_size", &C::hybrid_shard_size,
+          str("Ranks that share one copy under ", join(strategies_with_copies(), " or ")))
       .at_least(1);
   s.field("units", &C::units, "Module classes whose instances are gathered as one unit")
       .not_empty();

@@ -1,5 +1,5 @@
-// The blocks `strategy:` and `precision:`: how a model's state is spread over the ranks, and in which
-// numbers it computes.
+// The blocks `strategy:` and `precision:`: how a model's state is spread over the ranks, and in
+// which numbers it computes.
 #pragma once
 
 #include <array>
@@ -35,7 +35,8 @@ struct FrozenConfig {
 void describe(config::Schema<FrozenConfig>& s);
 
 struct ActivationsConfig {
-  // inputs: everything else is recomputed. products: results of matrix products and attention stay too.
+  // inputs: everything else is recomputed. products: results of matrix products and
+  // attention stay too.
   enum class Keep { inputs, products };
 
   Keep keep = Keep::inputs;

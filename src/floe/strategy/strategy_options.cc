@@ -12,7 +12,8 @@
 namespace floe::strategy {
 namespace {
 
-// What parameters and gradients can be, and at the end what frozen matrices may be stored in besides.
+// What parameters and gradients can be, and at the end what frozen matrices may be
+// stored in besides.
 constexpr std::array<std::pair<DType, c10::ScalarType>, 6> kTypes{
     {{DType::f64, at::kDouble},
      {DType::f32, at::kFloat},

@@ -3,15 +3,15 @@
 // Note [Recomputation]
 // The forward runs without autograd. Its outputs hang on one node that keeps the input tensors, the
 // state of the random generators and the autocast settings. In backward the node runs the forward
-// once more on detached inputs, with the same random numbers, and differentiates that run; gradients
-// of parameters accumulate in it as usual. Autocast's cache of cast weights is off in both runs: a
-// weight that was cast without autograd, or in the graph outside, has no gradient inside. While a
-// recomputation is under way on this thread, `recomputing()` is true: a unit that is gathered for it
-// stays gathered for the backward that follows.
-// A module may keep more than its inputs, so that less is computed again (Note [Kept products]), and what
-// it keeps may wait in host memory (Note [Tensors that leave]). Then what a module keeps leaves the device
-// while it and the next one run forward, and comes back while the one after it runs backward: two modules'
-// worth is on the device at most.
+// once more on detached inputs, with the same random numbers, and differentiates that run;
+// gradients of parameters accumulate in it as usual. Autocast's cache of cast weights is off in
+// both runs: a weight that was cast without autograd, or in the graph outside, has no gradient
+// inside. While a recomputation is under way on this thread, `recomputing()` is true: a unit that
+// is gathered for it stays gathered for the backward that follows.
+// A module may keep more than its inputs, so that less is computed again (Note [Kept products]),
+// and what it keeps may wait in host memory (Note [Tensors that leave]). Then what a module keeps
+// leaves the device while it and the next one run forward, and comes back while the one after it
+// runs backward: two modules' worth is on the device at most.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,8 +30,8 @@ using Rerun = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor
 // Stands for the tensors that a rerun's arguments will have.
 const at::Tensor& no_tensor();
 
-// Puts the recomputation node on `outputs` (what `rerun` gave under no-grad for `inputs`). The random
-// state is that of the constructor's time: make it before the first run.
+// Puts the recomputation node on `outputs` (what `rerun` gave under no-grad for `inputs`). The
+// random state is that of the constructor's time: make it before the first run.
 class Checkpoint {
  public:
   Checkpoint(TensorRefs& inputs, const KeptActivations& kept);
@@ -60,9 +60,9 @@ class FirstRun {
 bool recomputing();
 
 // A promise, on all threads while one lives: forwards draw no random numbers of an accelerator. A
-// recomputation repeats the random numbers of the first run, for which it keeps the generator's state;
-// while a stream is being recorded that state cannot be asked for, and where nothing is dropped out,
-// nobody needs it.
+// recomputation repeats the random numbers of the first run, for which it keeps the generator's
+// state; while a stream is being recorded that state cannot be asked for, and where nothing is
+// dropped out, nobody needs it.
 class NothingRandom {
  public:
   NothingRandom();
@@ -71,7 +71,8 @@ class NothingRandom {
   NothingRandom& operator=(const NothingRandom&) = delete;
 };
 
-// `listener` is called when a backward meets a recomputation, before it, still inside that backward.
+// `listener` is called when a backward meets a recomputation, before it, still inside that
+// backward.
 void add_recompute_listener(const void* owner, std::function<void()> listener);
 void remove_recompute_listener(const void* owner);
 

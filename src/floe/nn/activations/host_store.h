@@ -1,4 +1,5 @@
-// Host memory for what rests: slices of a set that does not train, activations that wait for backward.
+// Host memory for what rests: slices of a set that does not train, activations that wait for
+// backward.
 //
 // Note [Host store]
 // Beside an accelerator it is pinned, so that copies run behind the computation. On the CPU, where

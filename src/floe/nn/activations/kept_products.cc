@@ -161,7 +161,8 @@ void KeptProducts::forget_last() {
   last.tensors.clear();
 }
 
-// One product later than it was made: until then it may be changed in place, or be said to be unread.
+// One product later than it was made: until then it may be changed in place, or be said
+// to be unread.
 void KeptProducts::send_last() {
   if (!how_.in_host || products_.empty()) return;
   for (const KeptTensorPtr& tensor : products_.back().tensors)

@@ -1,20 +1,22 @@
 // The results of matrix products and of attention that a checkpointed module keeps for its rerun.
 //
 // Note [Kept products]
-// Products are met below autograd, where torch's dispatcher calls the kernel of an operator: through a
-// dispatch key that is on while a first run fills a KeptProducts or a rerun drains it. In the rerun
-// autograd makes the same nodes as ever, on the rerun's own inputs, and in place of the kernel's result
-// they get the kept one. So it does not matter who calls the operator: a layer of floe's, the forward of
-// a fused step, a foreign module, under autocast or not. Kernels that the dispatcher does not know say
-// what they give (`keep_results`). Both runs meet the same products in the same order. Where they do not
-// (an operator chooses another way with gradients than without), the rerun computes from there on; where
-// somebody has written into a kept result, it computes that one.
+// Products are met below autograd, where torch's dispatcher calls the kernel of an operator:
+// through a dispatch key that is on while a first run fills a KeptProducts or a rerun drains it.
+// In the rerun autograd makes the same nodes as ever, on the rerun's own inputs, and in place of
+// the kernel's result they get the kept one. So it does not matter who calls the operator: a layer
+// of floe's, the forward of a fused step, a foreign module, under autocast or not. Kernels that
+// the dispatcher does not know say what they give (`keep_results`). Both runs meet the same
+// products in the same order. Where they do not (an operator chooses another way with gradients
+// than without), the rerun computes from there on; where somebody has written into a kept result,
+// it computes that one.
 // Not kept are
-//   - products with at least eight times as many columns as they sum over (the second half of an adapter,
-//     scores of attention that is not fused): computing them again costs little, keeping them much;
+//   - products with at least eight times as many columns as they sum over (the second half of an
+//     adapter, scores of attention that is not fused): computing them again costs little,
+//     keeping them much;
 //   - attention with dropout: its kernel draws the random numbers that the rerun must draw too;
-//   - a product that the module returns, or adds to what it returns (`leaves`): its backward reads its
-//     factors only, so the rerun is given zeros of its shape.
+//   - a product that the module returns, or adds to what it returns (`leaves`): its backward reads
+//     its factors only, so the rerun is given zeros of its shape.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -115,17 +117,17 @@ class KeptProducts::Drain {
   std::optional<c10::impl::IncludeDispatchKeyGuard> meets_products_;
 };
 
-// The results of a kernel that is a product in the sense above: computed, or taken from what was kept.
-// `name` lives as long as the program.
+// The results of a kernel that is a product in the sense above: computed, or taken from what was
+// kept. `name` lives as long as the program.
 std::vector<at::Tensor> keep_results(std::string_view name, at::TensorList inputs,
                                      const std::function<std::vector<at::Tensor>()>& compute);
 
-// Says of a product's result that it is added to what leaves the module, possibly after dropout, and
-// that nothing else reads it. Gives the result.
+// Says of a product's result that it is added to what leaves the module, possibly after dropout,
+// and that nothing else reads it. Gives the result.
 at::Tensor leaves(const BoundarySlot& module, at::Tensor product);
 
-// For a step that changes a product's result in place. In the first run: what was done belongs to what
-// is kept. In the rerun: whether the value has it already.
+// For a step that changes a product's result in place. In the first run: what was done belongs to
+// what is kept. In the rerun: whether the value has it already.
 void keep_step(const at::Tensor& product);
 bool step_is_kept(const at::Tensor& product);
 

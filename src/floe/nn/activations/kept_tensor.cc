@@ -49,7 +49,8 @@ struct CopyStreams {
   }
 };
 
-// Copies on `stream`, after everything that the compute stream has now. The event is that of its end.
+// Copies on `stream`, after everything that the compute stream has now. The event is that
+// of its end.
 c10::Event copy_on(c10::Stream stream, const at::Tensor& to, const at::Tensor& from) {
   const c10::Device device = stream.device();
   c10::Event ready(device.type()), done(device.type());

@@ -1,11 +1,12 @@
 // A tensor that backward will need: on its device, or meanwhile in the host store.
 //
 // Note [Tensors that leave]
-// `leave` copies to the host store on a stream of its own, behind the computation. The device's memory
-// is held until `settle`, which lets the compute stream wait for the copy: what is computed afterwards
-// may have that memory, however far the host runs ahead of the device. `come_back` copies the other way,
-// again on a stream of its own; `get` lets the compute stream wait for it. The host waits for nothing.
-// On the CPU copies are over at once, and memory is given back as soon as the computation lets go of it.
+// `leave` copies to the host store on a stream of its own, behind the computation. The device's
+// memory is held until `settle`, which lets the compute stream wait for the copy: what is computed
+// afterwards may have that memory, however far the host runs ahead of the device. `come_back`
+// copies the other way, again on a stream of its own; `get` lets the compute stream wait for it.
+// The host waits for nothing. On the CPU copies are over at once, and memory is given back as soon
+// as the computation lets go of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

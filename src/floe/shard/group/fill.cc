@@ -49,7 +49,7 @@ void fill_piece(FlatGroup& group, const Piece& piece, const Read& read) {
   if (group.plan().eight_bit())
     fill_rows(group, piece, read);
   else
-    read(piece.first, group.values().narrow(0, piece.shard_offset, piece.numel));
+    read(piece.first, group.values().narrow(0, piece.slice_offset, piece.numel));
 }
 
 }  // namespace
@@ -73,12 +73,12 @@ void check_source(const ShardPlan& plan, const ShardOptions& options) {
 void store_rows(FlatGroup& group, const Piece& piece, std::int64_t first_row,
                 const kernels::EightBitRows& rows) {
   const kernels::EightBitSlices& layout = group.plan().eight_bit_slices;
-  const at::Tensor slice = group.shard();
+  const at::Tensor slice = group.slice();
   const std::int64_t first = first_row * rows.codes.size(1);
   const std::int64_t begin = std::max(first, piece.first);
   const std::int64_t end = std::min(first + rows.codes.numel(), piece.first + piece.numel);
   layout.codes(slice)
-      .narrow(0, piece.shard_offset + begin - piece.first, end - begin)
+      .narrow(0, piece.slice_offset + begin - piece.first, end - begin)
       .copy_(rows.codes.view({-1}).narrow(0, begin - first, end - begin));
   layout.put_scales(slice, layout.matrices[piece.index].rows_before + first_row, rows.scales);
 }
@@ -86,11 +86,11 @@ void store_rows(FlatGroup& group, const Piece& piece, std::int64_t first_row,
 void fill_group(FlatGroup& group, const ShardOptions& options) {
   const at::AutoGradMode grad_off(false);
   if (group.plan().eight_bit()) {
-    group.shard().zero_();
+    group.slice().zero_();
   } else {
     const auto pieces = group.pieces();
     const at::Tensor values = group.values();
-    const std::int64_t used = pieces.empty() ? 0 : pieces.back().shard_offset + pieces.back().numel;
+    const std::int64_t used = pieces.empty() ? 0 : pieces.back().slice_offset + pieces.back().numel;
     values.narrow(0, used, values.numel() - used).zero_();
   }
   for (const Piece& piece : group.pieces()) {

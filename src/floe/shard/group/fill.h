@@ -8,11 +8,12 @@
 
 namespace floe::shard {
 
-// Every defect of the source at once: shapes that differ, by name, with what was expected and found.
-// Throws DataError.
+// Every defect of the source at once: shapes that differ, by name, with what was expected and
+// found. Throws DataError.
 void check_source(const ShardPlan& plan, const ShardOptions& options);
 
-// Of a group in 8 bits: writes rows [first_row, ...) of the piece's parameter, as far as the piece has them.
+// Of a group in 8 bits: writes rows [first_row, ...) of the piece's parameter, as far as the
+// piece has them.
 void store_rows(FlatGroup& group, const Piece& piece, std::int64_t first_row,
                 const kernels::EightBitRows& rows);
 

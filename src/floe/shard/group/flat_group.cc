@@ -35,12 +35,13 @@ FlatGroup::FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& 
       shard_rank_(mesh_.shard->rank()),
       gradients_(*this, context, mesh_) {
   const at::AutoGradMode grad_off(false);
-  shard_ = at::empty({plan_->eight_bit() ? plan_->shard_bytes() : plan_->layout.shard_numel()},
-                     shard_options());
-  // Also of a set that drops its masters: what the files say is not forgotten before it has trained.
+  slice_ = at::empty({plan_->eight_bit() ? plan_->slice_bytes() : plan_->layout.slice_numel()},
+                     slice_options());
+  // Also of a set that drops its masters: what the files say is not forgotten before it has
+  // trained.
   if (plan_->masters_away())
     masters_ = OffloadableSlice(
-        nn::store_empty(plan_->layout.shard_numel(), plan_->master_dtype, context_.device),
+        nn::store_empty(plan_->layout.slice_numel(), plan_->master_dtype, context_.device),
         /*stored=*/true);
 }
 
@@ -60,7 +61,7 @@ const PlannedParameter& FlatGroup::parameter(std::size_t index) const {
   return whole_plan_->parameters[plan_->parameters[index]];
 }
 
-at::TensorOptions FlatGroup::shard_options() const {
+at::TensorOptions FlatGroup::slice_options() const {
   const auto options =
       at::TensorOptions().dtype(plan_->eight_bit() ? at::kByte : plan_->storage_dtype);
   const bool in_host = plan_->offloaded || context_.device.is_cpu();
@@ -76,7 +77,7 @@ void FlatGroup::adopt_parameters() {
 
 void FlatGroup::make_views() {
   const at::AutoGradMode grad_off(false);
-  flat_ = plan_->in_place() ? shard_
+  flat_ = plan_->in_place() ? slice_
                             : storage_without_memory(plan_->layout.padded_numel(),
                                                      plan_->param_dtype, context_.device);
   enter(plan_->in_place() ? GroupState::in_place : GroupState::sliced);
@@ -112,13 +113,13 @@ void FlatGroup::set_trainable(bool trainable) {
 void FlatGroup::values_changed() {
   if (!masters_.defined()) return;
   const at::AutoGradMode grad_off(false);
-  shard_.copy_(masters_.values());
+  slice_.copy_(masters_.values());
 }
 
 void FlatGroup::deactivate() {
   if (plan_->masters_away()) {
     const at::AutoGradMode grad_off(false);
-    const at::Tensor masters = std::exchange(shard_, shard_.to(plan_->storage_dtype));
+    const at::Tensor masters = std::exchange(slice_, slice_.to(plan_->storage_dtype));
     if (plan_->rest == Rest::offload) {
       masters_ = OffloadableSlice(masters);
       masters_.store();
@@ -132,13 +133,13 @@ void FlatGroup::deactivate() {
 
 void FlatGroup::activate() {
   const at::AutoGradMode grad_off(false);
-  if (shard_.scalar_type() != plan_->storage_dtype) {
+  if (slice_.scalar_type() != plan_->storage_dtype) {
     if (masters_.defined()) {
-      masters_.fetch(shard_.device(), context_.moves);
-      shard_ = masters_.values();
+      masters_.fetch(slice_.device(), context_.moves);
+      slice_ = masters_.values();
       masters_.drop();
     } else {
-      shard_ = shard_.to(plan_->storage_dtype);
+      slice_ = slice_.to(plan_->storage_dtype);
     }
     make_views();
   }
@@ -158,7 +159,7 @@ void FlatGroup::rebind(std::size_t id, const PlannedGroup& plan, const ShardPlan
 void FlatGroup::forget_values() {
   accumulators_.clear();
   gradients_.forget_memory();
-  shard_ = flat_ = at::Tensor();
+  slice_ = flat_ = at::Tensor();
   masters_.drop();
 }
 
@@ -188,21 +189,21 @@ void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
                    .dtype = plan_->eight_bit() ? plan_->storage_dtype : plan_->param_dtype});
   }
   const auto issue = [&]() -> comm::Work {
-    // Not the parameters' own storage: a backend may let go of its tensors late, and references decide
-    // what backward needs.
+    // Not the parameters' own storage: a backend may let go of its tensors late, and references
+    // decide what backward needs.
     const at::Tensor whole =
         plan_->eight_bit() ? staging_
                            : buffer_.narrow(0, 0, plan_->gathered_bytes()).view(plan_->param_dtype);
     if (!whole.defined()) return {};  // the values are made from the slice, which is all there is
-    const std::int64_t numel = shard_.numel();
+    const std::int64_t numel = slice_.numel();
     at::Tensor own = whole.narrow(0, shard_rank_ * numel, numel);
-    const bool same = shard_.scalar_type() == own.scalar_type() && shard_.device() == own.device();
+    const bool same = slice_.scalar_type() == own.scalar_type() && slice_.device() == own.device();
     if (plan_->shard_size == 1) {
-      own.copy_(shard_, /*non_blocking=*/true);
+      own.copy_(slice_, /*non_blocking=*/true);
       return {};
     }
-    if (!same) own.copy_(shard_, /*non_blocking=*/true);  // the cast lands where it is sent from
-    return mesh_.shard->all_gather(whole, same ? shard_ : own, plan_->name);
+    if (!same) own.copy_(slice_, /*non_blocking=*/true);  // the cast lands where it is sent from
+    return mesh_.shard->all_gather(whole, same ? slice_ : own, plan_->name);
   };
   gather_ = plan_->eight_bit() ? context_.side.run(issue, [this] { make_values(); })
                                : context_.side.run(issue);
@@ -210,7 +211,7 @@ void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
 
 void FlatGroup::make_values() {
   kernels::from_eight_bit(plan_->eight_bit_slices, plan_->storage_dtype,
-                          staging_.defined() ? staging_ : shard_, flat_);
+                          staging_.defined() ? staging_ : slice_, flat_);
 }
 
 void FlatGroup::give_back_staging() {
@@ -299,7 +300,7 @@ at::Tensor FlatGroup::gather_values() {
 
 at::Tensor FlatGroup::gather_stored() {
   const at::AutoGradMode grad_off(false);
-  return gathered(shard_, "gather stored");
+  return gathered(slice_, "gather stored");
 }
 
 at::Tensor FlatGroup::gather_gradient() {

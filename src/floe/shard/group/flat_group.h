@@ -1,25 +1,27 @@
-// One group at run time: a slice of a flat buffer, and the buffer itself while it is gathered. GroupState
-// says what is held when; the group's gradient has a file of its own.
+// One group at run time: a slice of a flat buffer, and the buffer itself while it is gathered.
+// GroupState says what is held when; the group's gradient has a file of its own.
 //
 // Note [Zero copy]
 // The parameters are leaf tensors that view one persistent storage. Gathering puts a pool buffer
-// under that storage and all-gathers straight into it; releasing takes the buffer away again. Tensors
-// that autograd saved keep pointing to the storage, so they see the parameters again when backward
-// has gathered them. The parameters have version counters of their own, so refilling is not a
-// modification for autograd. While a group is released its parameters stand on another storage that
-// throws when it is read: an operator outside the unit gets an error that says so, not a crash.
+// under that storage and all-gathers straight into it; releasing takes the buffer away again.
+// Tensors that autograd saved keep pointing to the storage, so they see the parameters again when
+// backward has gathered them. The parameters have version counters of their own, so refilling is
+// not a modification for autograd. While a group is released its parameters stand on another
+// storage that throws when it is read: an operator outside the unit gets an error that says so,
+// not a crash.
 //
 // Note [Who needs the parameters in backward]
 // Nobody has to say it: what backward reads, autograd has saved, and what it saved it refers to. If
-// after a forward the parameters and their storage have no more references than at rest, its backward
-// does without them (an embedding's does), and they are not gathered for it. Another reference (a
-// graph that is still alive, a handle of the user's) makes them be gathered needlessly; it has to be
-// there on all ranks or on none.
+// after a forward the parameters and their storage have no more references than at rest, its
+// backward does without them (an embedding's does), and they are not gathered for it. Another
+// reference (a graph that is still alive, a handle of the user's) makes them be gathered
+// needlessly; it has to be there on all ranks or on none.
 //
 // Note [Masters that are away]
-// A group that does not train is gathered from slices of the gathered dtype when its masters have left the
-// device (Rest): it then takes the memory of a frozen group. The masters lie in the host store, or are
-// forgotten; what has never trained keeps those that were read from the files until it does.
+// A group that does not train is gathered from slices of the gathered dtype when its masters
+// have left the device (Rest): it then takes the memory of a frozen group. The masters lie in
+// the host store, or are forgotten; what has never trained keeps those that were read from the
+// files until it does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -58,15 +60,15 @@ class FlatGroup {
   const c10::StorageImpl* storage() const { return flat_.storage().unsafeGetStorageImpl(); }
   const c10::StorageImpl* released_storage() const { return unreadable_.unsafeGetStorageImpl(); }
 
-  // This rank's slice in storage dtype [shard_numel]; the optimizer updates it, gathers read it. Of a
-  // group in 8 bits: bytes [slice_bytes], codes and scales.
-  const at::Tensor& shard() const { return shard_; }
+  // This rank's slice in storage dtype [slice_numel]; the optimizer updates it, gathers read it. Of
+  // a group in 8 bits: bytes [slice_bytes], codes and scales.
+  const at::Tensor& slice() const { return slice_; }
   // What its numbers are stored as.
   c10::ScalarType stored_dtype() const {
-    return plan_->eight_bit() ? plan_->storage_dtype : shard_.scalar_type();
+    return plan_->eight_bit() ? plan_->storage_dtype : slice_.scalar_type();
   }
   // The most precise slice there is: the masters, wherever they are.
-  at::Tensor values() const { return masters_.defined() ? masters_.values() : shard_; }
+  at::Tensor values() const { return masters_.defined() ? masters_.values() : slice_; }
   // After `values` was written to: what is gathered follows.
   void values_changed();
   // Bytes of masters in the host store.
@@ -104,7 +106,8 @@ class FlatGroup {
   // Whether anybody refers to the parameters or their storage beyond those who always do.
   bool is_saved() const { return references() > references_at_rest_; }
 
-  // Whole copies of the values and the gradient, for tests and exports. Collective over the shard group.
+  // Whole copies of the values and the gradient, for tests and exports. Collective over
+  // the shard group.
   at::Tensor gather_values();
   at::Tensor gather_gradient();
   // The slices of all ranks as they are stored; with 8 bits, codes and scales.
@@ -115,12 +118,13 @@ class FlatGroup {
   // ---- its gradient, while it trains ----
   GroupGradient& gradients() { return gradients_; }
   const GroupGradient& gradients() const { return gradients_; }
-  // This rank's slice of the reduced gradient; undefined when none has arrived since it was cleared.
+  // This rank's slice of the reduced gradient; undefined when none has arrived since it was
+  // cleared.
   const at::Tensor& gradient() const { return gradients_.slice(); }
 
  private:
   void enter(GroupState next);
-  at::TensorOptions shard_options() const;
+  at::TensorOptions slice_options() const;
   // Makes the parameters views of `flat_`, new where it is to be another one.
   void make_views();
   void set_trainable(bool trainable);
@@ -140,8 +144,8 @@ class FlatGroup {
   const comm::Mesh& mesh_;
   int shard_rank_;
 
-  at::Tensor shard_;
-  OffloadableSlice masters_;  // in the store, while they are apart from `shard_`
+  at::Tensor slice_;
+  OffloadableSlice masters_;  // in the store, while they are apart from `slice_`
   at::Tensor flat_;           // [padded] over the persistent storage
   c10::Storage unreadable_;   // under the parameters while the group is sliced
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;

@@ -61,13 +61,13 @@ void GroupGradient::set_listener(GradientListener* listener) {
 bool GroupGradient::in_place() const {
   const PlannedGroup& plan = group_.plan();
   return plan.shard_size == 1 && plan.reduce_dtype == plan.storage_dtype &&
-         group_.shard().device() == context_.device;
+         group_.slice().device() == context_.device;
 }
 
 at::Tensor GroupGradient::slice_memory() {
   if (context_.gradients_stay && kept_memory_.defined()) return kept_memory_;
   const at::Tensor memory =
-      at::empty({group_.plan().layout.shard_numel()}, group_.shard().options());
+      at::empty({group_.plan().layout.slice_numel()}, group_.slice().options());
   if (context_.gradients_stay) kept_memory_ = memory;
   return memory;
 }
@@ -170,13 +170,13 @@ void GroupGradient::begin_reduce() {
   enter(GradientState::reducing);
   const bool sliced = plan.shard_size > 1;
   const std::int64_t slice_bytes =
-      plan.layout.shard_numel() * static_cast<std::int64_t>(c10::elementSize(plan.reduce_dtype));
+      plan.layout.slice_numel() * static_cast<std::int64_t>(c10::elementSize(plan.reduce_dtype));
   if (sliced) {
     context_.collectives.add("reduce-scatter", group_.id(), plan.name, plan.gradient_bytes());
     context_.emit(Event::Kind::reduce, "", plan.name, buffer_);
     const bool straight = !slice_.defined() && plan.reduce_dtype == plan.storage_dtype &&
-                          group_.shard().device() == context_.device;
-    result_ = straight ? slice_memory() : at::empty({plan.layout.shard_numel()}, buffer_.options());
+                          group_.slice().device() == context_.device;
+    result_ = straight ? slice_memory() : at::empty({plan.layout.slice_numel()}, buffer_.options());
     if (straight) slice_ = result_;
   } else {
     result_ = buffer_;
@@ -207,7 +207,7 @@ void GroupGradient::finish_reduce() {
     slice_ = slice_memory();
     slice_.copy_(result_);
   } else if (!slice_.defined()) {
-    slice_ = result_.to(group_.shard().device(), group_.shard().scalar_type());
+    slice_ = result_.to(group_.slice().device(), group_.slice().scalar_type());
     if (pooled_.defined() && slice_.is_alias_of(pooled_)) slice_ = slice_.clone();
   } else if (!slice_.is_alias_of(result_)) {
     slice_.add_(result_.to(slice_.device()));

@@ -1,11 +1,11 @@
 // The gradient of one group, on its way from autograd to this rank's slice.
 //
 // Note [Gradients]
-// A gradient that autograd has finished is moved into its place in a flat buffer of the reduction's dtype
-// at once and forgotten by the parameter; a group of one parameter takes it over as it is. When the last
-// parameter of the group has arrived, the buffer is the reduce-scatter's input. At most one reduction is
-// under way while the next buffer fills. Where nothing is sliced and dtypes agree, the buffer is the
-// gradient itself. GradientState says which of these are held when.
+// A gradient that autograd has finished is moved into its place in a flat buffer of the reduction's
+// dtype at once and forgotten by the parameter; a group of one parameter takes it over as it is.
+// When the last parameter of the group has arrived, the buffer is the reduce-scatter's input. At
+// most one reduction is under way while the next buffer fills. Where nothing is sliced and dtypes
+// agree, the buffer is the gradient itself. GradientState says which of these are held when.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -83,7 +83,7 @@ class GroupGradient {
   const comm::Mesh& mesh_;
 
   GradientState state_ = GradientState::none;
-  at::Tensor slice_;           // [shard_numel], storage dtype
+  at::Tensor slice_;           // [slice_numel], storage dtype
   at::Tensor kept_memory_;     // the slice's, where gradients stay in place
   at::Tensor buffer_;          // [padded], reduce dtype
   at::Tensor pooled_;          // the memory of `buffer_`, where it is from the gradient pool

@@ -39,12 +39,13 @@ class OffloadableSlice {
   // Out: after everything that is on the compute stream; the device's memory is free for what comes
   // after that. The host does not wait.
   void store();
-  // Back: takes its place on the device, where the values are due. They come with `prefetch`, behind the
-  // computation, or at the latest with `values`, which also gives up what is in the store.
+  // Back: takes its place on the device, where the values are due. They come with
+  // `prefetch`, behind the computation, or at the latest with `values`, which also gives up
+  // what is in the store.
   void fetch(c10::Device device, SideStream& side);
   void prefetch() const;
-  // To be read only: as `values`, but out of the store as long as it is there. Does not wait for the
-  // computation, which may be stuck.
+  // To be read only: as `values`, but out of the store as long as it is there. Does not wait for
+  // the computation, which may be stuck.
   const at::Tensor& held() const;
   void drop() { *this = OffloadableSlice(); }
 

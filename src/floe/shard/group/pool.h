@@ -17,8 +17,8 @@
 
 namespace floe::shard {
 
-// What a pool asks about the rest of the pass, to decide whether a buffer that comes back is kept. No is
-// always right: it costs an allocation, never memory.
+// What a pool asks about the rest of the pass, to decide whether a buffer that comes back is kept.
+// No is always right: it costs an allocation, never memory.
 class BufferForecast {
  public:
   virtual ~BufferForecast() = default;

@@ -13,15 +13,44 @@
 #include "floe/shard/group/fill.h"
 
 namespace floe::shard {
+namespace {
+
+// The new plan has the group as it is.
+bool stays(const PlannedGroup& before, const PlannedGroup& after) {
+  return before.parameters == after.parameters && before.shard_size == after.shard_size &&
+         before.storage_dtype == after.storage_dtype &&
+         before.masters_away() == after.masters_away() && before.offloaded == after.offloaded;
+}
+
+// The group's slice out of the codes and scales of all of `old`, which has all its parameters.
+void cut_eight_bit(const at::Tensor& stored, const FlatGroup& old, FlatGroup& group) {
+  const kernels::EightBitSlices& layout = old.plan().eight_bit_slices;
+  const at::Tensor codes = layout.all_codes(stored), scales = layout.all_scales(stored);
+  group.slice().zero_();
+  for (const Piece& piece : group.pieces()) {
+    const PlannedParameter& parameter = group.parameter(piece.index);
+    std::size_t place = 0;
+    while (old.parameter(place).name != parameter.name) ++place;
+    const std::int64_t row_numel = parameter.shape[1];
+    const std::int64_t row = piece.first / row_numel;
+    const std::int64_t rows = ceil_div(piece.first + piece.numel, row_numel) - row;
+    store_rows(group, piece, row,
+               {codes.narrow(0, layout.matrices[place].offset + row * row_numel, rows * row_numel)
+                    .view({rows, row_numel}),
+                scales.narrow(0, layout.matrices[place].rows_before + row, rows)});
+  }
+}
+
+}  // namespace
 
 at::Tensor cut_slice(const at::Tensor& whole, const FlatGroup& from, const FlatGroup& to) {
   const at::AutoGradMode grad_off(false);
-  at::Tensor slice = at::zeros({to.plan().layout.shard_numel()}, whole.options());
+  at::Tensor slice = at::zeros({to.plan().layout.slice_numel()}, whole.options());
   for (const Piece& piece : to.pieces()) {
     std::size_t place = 0;
     while (from.parameter(place).name != to.parameter(piece.index).name) ++place;
     const std::int64_t offset = from.plan().layout.offset(place);
-    slice.narrow(0, piece.shard_offset, piece.numel)
+    slice.narrow(0, piece.slice_offset, piece.numel)
         .copy_(whole.narrow(0, offset + piece.first, piece.numel));
   }
   return slice;
@@ -47,36 +76,6 @@ std::vector<at::Tensor> Relayout::apply(const std::vector<at::Tensor>& slices) c
   }
   return result;
 }
-
-namespace {
-
-// The new plan has the group as it is.
-bool stays(const PlannedGroup& before, const PlannedGroup& after) {
-  return before.parameters == after.parameters && before.shard_size == after.shard_size &&
-         before.storage_dtype == after.storage_dtype &&
-         before.masters_away() == after.masters_away() && before.offloaded == after.offloaded;
-}
-
-// The group's slice out of the codes and scales of all of `old`, which has all its parameters.
-void cut_eight_bit(const at::Tensor& stored, const FlatGroup& old, FlatGroup& group) {
-  const kernels::EightBitSlices& layout = old.plan().eight_bit_slices;
-  const at::Tensor codes = layout.all_codes(stored), scales = layout.all_scales(stored);
-  group.shard().zero_();
-  for (const Piece& piece : group.pieces()) {
-    const PlannedParameter& parameter = group.parameter(piece.index);
-    std::size_t place = 0;
-    while (old.parameter(place).name != parameter.name) ++place;
-    const std::int64_t row_numel = parameter.shape[1];
-    const std::int64_t row = piece.first / row_numel;
-    const std::int64_t rows = ceil_div(piece.first + piece.numel, row_numel) - row;
-    store_rows(group, piece, row,
-               {codes.narrow(0, layout.matrices[place].offset + row * row_numel, rows * row_numel)
-                    .view({rows, row_numel}),
-                scales.narrow(0, layout.matrices[place].rows_before + row, rows)});
-  }
-}
-
-}  // namespace
 
 void check_masters(const std::vector<std::unique_ptr<FlatGroup>>& before, const ShardPlan& plan,
                    const TensorSource* reread) {

@@ -12,9 +12,8 @@
 
 namespace floe::shard {
 
-// How the groups of a new plan come from those of the plan before: each is one of them, or a part of
-// one, because a set more only divides what is there.
-
+// How the groups of a new plan come from those of the plan before: each is one of them, or a part
+// of one, because a set more only divides what is there.
 class Relayout {
  public:
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
@@ -30,8 +29,9 @@ class Relayout {
 
   const std::vector<Part>& parts() const { return parts_; }
 
-  // Slices of the trainable groups before, as slices of those after; what has none stays undefined. Parts
-  // come out on the device. Collective; which slices are defined must be the same on all ranks.
+  // Slices of the trainable groups before, as slices of those after; what has none stays
+  // undefined. Parts come out on the device. Collective; which slices are defined must be the same
+  // on all ranks.
   std::vector<at::Tensor> apply(const std::vector<at::Tensor>& slices) const;
 
  private:
@@ -51,13 +51,14 @@ struct Regrouped {
                     const std::vector<FlatGroup*>& trainable_after) const;
 };
 
-// Throws ConfigError where masters would start from 8 bits: what the new plan trains and the groups store so
-// must be read again, and be in the source (`reread`; null: nothing is).
+// Throws ConfigError where masters would start from 8 bits: what the new plan trains and the groups
+// store so must be read again, and be in the source (`reread`; null: nothing is).
 void check_masters(const std::vector<std::unique_ptr<FlatGroup>>& before, const ShardPlan& plan,
                    const TensorSource* reread);
 
-// Collective. Groups that the new plan has as they are stay; of each other one the values are gathered,
-// one group at a time, and cut anew. `reread`: where to read what was frozen again; null: nothing.
+// Collective. Groups that the new plan has as they are stay; of each other one the values
+// are gathered, one group at a time, and cut anew. `reread`: where to read what was frozen
+// again; null: nothing.
 Regrouped regroup(std::vector<std::unique_ptr<FlatGroup>> before, const ShardPlan& plan,
                   Context& context, const TensorSource* reread);
 

@@ -1,10 +1,11 @@
 // Work beside the computation: the communication stream of an accelerator, or nothing on the CPU.
 //
 // Note [Streams]
-// What is issued through a SideStream begins after everything that is on the compute stream at that
-// moment, so a buffer that the compute stream has finished with may be refilled at once; the compute
-// stream sees the result after SideOp::wait; neither makes the host wait for an accelerator. On the CPU the
-// caller runs the issue itself and `wait` blocks until the collective is done.
+// What is issued through a SideStream begins after everything that is on the compute stream at
+// that moment, so a buffer that the compute stream has finished with may be refilled at once;
+// the compute stream sees the result after SideOp::wait; neither makes the host wait for an
+// accelerator. On the CPU the caller runs the issue itself and `wait` blocks until the
+// collective is done.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -49,8 +50,8 @@ class SideOp {
 class SideStream {
  public:
   explicit SideStream(c10::Device device);
-  // Runs `issue` with the side stream current, and `then`, if any, behind what it issued: on the side
-  // stream, or on the CPU in SideOp::wait.
+  // Runs `issue` with the side stream current, and `then`, if any, behind what it issued: on the
+  // side stream, or on the CPU in SideOp::wait.
   SideOp run(const std::function<comm::Work()>& issue, std::function<void()> then = nullptr);
 
  private:

@@ -25,9 +25,10 @@ struct OnDevice {
   at::Tensor own;     // of this rank
 };
 
-// Collective: the sums over ranks of `values` and, behind them, of what the device has to sum; last come
-// this rank's own numbers. Waits for the device once. Checks that all ranks have issued the same
-// collectives (see Note [Agreement on order]); throws ShardError on every rank when they have not.
+// Collective: the sums over ranks of `values` and, behind them, of what the device has to sum;
+// last come this rank's own numbers. Waits for the device once. Checks that all ranks have
+// issued the same collectives (see Note [Agreement on order]); throws ShardError on every rank
+// when they have not.
 std::vector<double> sum_and_compare(const std::vector<double>& values, const CollectiveHash& issued,
                                     comm::World& world, const OnDevice& more = {});
 

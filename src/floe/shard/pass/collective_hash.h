@@ -19,7 +19,8 @@ namespace floe::shard {
 
 class CollectiveHash {
  public:
-  // `kind` and `group` must outlive the hash: this is called for every collective and copies nothing.
+  // `kind` and `group` must outlive the hash: this is called for every collective and copies
+  // nothing.
   void add(const char* kind, std::size_t group_id, const std::string& group, std::int64_t bytes);
   struct Entry {
     const char* kind = nullptr;

@@ -3,12 +3,12 @@
 // Note [Watching operators]
 // torch::nn modules have no hooks and a non-virtual forward, so a closed container (for example
 // torch::nn::TransformerEncoder, which clones its layers itself) cannot be given boundaries. With
-// ShardOptions::watch_operators a callback sees the inputs of every operator before it runs, forward
-// and backward, and maps their storage to a group: a group that is touched is gathered, and a unit
-// stays whole until another watched unit is touched. Limits, compared with boundaries: about 3 µs per
-// operator; nothing is prefetched; the last touched unit stays whole until the pass ends; activation
-// checkpointing by policy is not possible; an operator that reads two watched units at once makes both
-// whole.
+// ShardOptions::watch_operators a callback sees the inputs of every operator before it runs,
+// forward and backward, and maps their storage to a group: a group that is touched is gathered, and
+// a unit stays whole until another watched unit is touched. Limits, compared with boundaries: about
+// 3 µs per operator; nothing is prefetched; the last touched unit stays whole until the pass ends;
+// activation checkpointing by policy is not possible; an operator that reads two watched units at
+// once makes both whole.
 #pragma once
 
 #include <ATen/record_function.h>

@@ -100,8 +100,9 @@ void PassRunner::exit_unit(Unit& unit) {
   forward_depth_ -= 1;
   if (forward_depth_ > 0 || context_.phase == PassPhase::backward) return;
   autocast_.reset();
-  // A pass ends with its backward. Where none will come (no gradients, or nothing that has one), it ends
-  // with the root's forward; a root without a boundary is never seen to end, so there it goes on.
+  // A pass ends with its backward. Where none will come (no gradients, or nothing that has
+  // one), it ends with the root's forward; a root without a boundary is never seen to end, so
+  // there it goes on.
   if (unit.id() + 1 == units_.size() && !any_call_waits()) end_pass();
 }
 
@@ -230,8 +231,9 @@ void PassRunner::enter_backward() {
 
 void PassRunner::on_gradient(FlatGroup& group, std::size_t index) {
   enter_backward();
-  // A reduction that is over gives its buffer back before the next one is opened. On the CPU, where a
-  // reduction needs the same cores as backward, nothing is gained by opening a second one beside it.
+  // A reduction that is over gives its buffer back before the next one is opened. On the CPU,
+  // where a reduction needs the same cores as backward, nothing is gained by opening a second
+  // one beside it.
   const bool opens = !group.gradients().has_unreduced();
   if (reducing_ && (reducing_->reduction_is_over() || (opens && context_.device.is_cpu())))
     std::exchange(reducing_, nullptr)->finish_reduce();

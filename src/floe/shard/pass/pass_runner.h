@@ -1,5 +1,5 @@
-// Passes through a model, as its units report them: gathers what a unit needs before it runs and what the
-// next ones will need while it does, and reduces gradients as they arrive.
+// Passes through a model, as its units report them: gathers what a unit needs before it runs and
+// what the next ones will need while it does, and reduces gradients as they arrive.
 #pragma once
 
 #include <memory>

@@ -3,10 +3,10 @@
 // Note [Schedule]
 // A pass is a forward with its backward, or a forward without gradients; the two kinds are learnt
 // apart. While a pass runs it is recorded; the record of the last pass of the same kind is the
-// prediction. A cursor follows the prediction. When a pass takes another way the cursor moves to the
-// next place that fits, or there is no prediction until it does: then units are gathered when they are
-// needed, later than they could be but never wrongly. All ranks see the same passes, so all predict,
-// and prefetch, the same.
+// prediction. A cursor follows the prediction. When a pass takes another way the cursor moves to
+// the next place that fits, or there is no prediction until it does: then units are gathered when
+// they are needed, later than they could be but never wrongly. All ranks see the same passes, so
+// all predict, and prefetch, the same.
 #pragma once
 
 #include <array>
@@ -66,9 +66,9 @@ class Schedule {
   bool on_track_ = false;
 };
 
-// The way through a model that a rank without work of its own takes beside the others: the steps of the
-// last forward without gradients, else of the last training pass's forward, else the units in
-// registration order.
+// The way through a model that a rank without work of its own takes beside the others: the steps
+// of the last forward without gradients, else of the last training pass's forward, else the units
+// in registration order.
 std::vector<Step> forward_steps(const Schedule& schedule, const ShardPlan& plan);
 
 }  // namespace floe::shard

@@ -18,8 +18,8 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// What the nodes of a call tell it. Shared by the unit and the graph: when the graph is discarded without a
-// backward, what the call kept is dropped with it.
+// What the nodes of a call tell it. Shared by the unit and the graph: when the graph is discarded
+// without a backward, what the call kept is dropped with it.
 class CallEvents {
  public:
   virtual ~CallEvents() = default;

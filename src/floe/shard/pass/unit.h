@@ -1,11 +1,12 @@
 // A unit at run time: what happens around each of its calls.
 //
 // Note [Backward without parameter hooks]
-// A call of a unit has two autograd nodes, both identities. The output node sits on the call's outputs and
-// fires before anything of the unit's backward: gather. The input node sits on its inputs and fires when
-// their gradients are complete: release. The input node is made before the forward, so its sequence number
-// is the lowest of the call: the engine runs ready nodes with higher numbers first, hence every other node
-// of the call has run when it does. No parameter has to require a gradient for any of this.
+// A call of a unit has two autograd nodes, both identities. The output node sits on the call's
+// outputs and fires before anything of the unit's backward: gather. The input node sits on its
+// inputs and fires when their gradients are complete: release. The input node is made before the
+// forward, so its sequence number is the lowest of the call: the engine runs ready nodes with
+// higher numbers first, hence every other node of the call has run when it does. No parameter has
+// to require a gradient for any of this.
 #pragma once
 
 #include <memory>
@@ -35,8 +36,8 @@ class Unit final : public nn::Boundary {
   // Gathers these groups (by position) and holds them.
   void gather(std::uint64_t groups);
   void drop(std::uint64_t groups);
-  // A trainable group of this unit has all its gradients: where nothing else is left to differentiate
-  // (no input needs a gradient, no inner unit), the call's backward is over.
+  // A trainable group of this unit has all its gradients: where nothing else is left to
+  // differentiate (no input needs a gradient, no inner unit), the call's backward is over.
   void on_group_complete();
   // Closes calls whose backward is over or will never come.
   void close_calls();

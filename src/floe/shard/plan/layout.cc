@@ -14,11 +14,11 @@ FlatLayout::FlatLayout(std::vector<std::int64_t> numels, int world, std::int64_t
     offsets_.push_back(numel_);
     numel_ += numel;
   }
-  shard_numel_ = round_up(ceil_div(numel_, world), granule);
+  slice_numel_ = round_up(ceil_div(numel_, world), granule);
 }
 
 std::vector<Piece> FlatLayout::pieces(int rank) const {
-  const std::int64_t begin = rank * shard_numel_, end = begin + shard_numel_;
+  const std::int64_t begin = rank * slice_numel_, end = begin + slice_numel_;
   std::vector<Piece> result;
   for (std::size_t i = 0; i < numels_.size(); ++i) {
     const std::int64_t from = std::max(begin, offsets_[i]);

@@ -2,10 +2,10 @@
 //
 // Note [Flat layout]
 // The parameters of a group lie one after the other, without gaps; zeros pad the end so that the
-// buffer divides into W equal slices, and rank r owns slice r. The all-gather of the slices *is* the
-// buffer and the parameters are views into it. A slice holds of each parameter a contiguous range of
-// its elements. The order puts parameters with a size that keeps the next one aligned first, so that
-// odd sizes (a scalar gate) misalign nothing.
+// buffer divides into W equal slices, and rank r owns slice r. The all-gather of the slices *is*
+// the buffer and the parameters are views into it. A slice holds of each parameter a contiguous
+// range of its elements. The order puts parameters with a size that keeps the next one aligned
+// first, so that odd sizes (a scalar gate) misalign nothing.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace floe::shard {
 
-// Elements [first, first + numel) of one parameter, at `shard_offset` of a rank's slice.
+// Elements [first, first + numel) of one parameter, at `slice_offset` of a rank's slice.
 struct Piece {
   std::size_t index = 0;  // of the parameter in the group
-  std::int64_t first = 0, numel = 0, shard_offset = 0;
+  std::int64_t first = 0, numel = 0, slice_offset = 0;
 };
 
 class FlatLayout {
@@ -27,8 +27,8 @@ class FlatLayout {
 
   std::size_t size() const { return numels_.size(); }
   std::int64_t numel() const { return numel_; }
-  std::int64_t shard_numel() const { return shard_numel_; }
-  std::int64_t padded_numel() const { return shard_numel_ * world_; }
+  std::int64_t slice_numel() const { return slice_numel_; }
+  std::int64_t padded_numel() const { return slice_numel_ * world_; }
   int world() const { return world_; }
 
   std::int64_t numel(std::size_t index) const { return numels_[index]; }
@@ -39,7 +39,7 @@ class FlatLayout {
 
  private:
   std::vector<std::int64_t> numels_, offsets_;
-  std::int64_t numel_ = 0, shard_numel_ = 0;
+  std::int64_t numel_ = 0, slice_numel_ = 0;
   int world_ = 1;
 };
 

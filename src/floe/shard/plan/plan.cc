@@ -50,9 +50,9 @@ std::int64_t PlannedGroup::staging_bytes() const {
   return eight_bit() && (shard_size > 1 || offloaded) ? moved_bytes() : 0;
 }
 
-std::int64_t PlannedGroup::shard_bytes() const {
+std::int64_t PlannedGroup::slice_bytes() const {
   if (eight_bit()) return eight_bit_slices.slice_bytes();
-  return layout.shard_numel() * element_size(storage_dtype);
+  return layout.slice_numel() * element_size(storage_dtype);
 }
 
 std::int64_t PlannedGroup::gradient_bytes() const {
@@ -78,23 +78,23 @@ HeldBytes ShardPlan::held() const {
   std::vector<std::int64_t> passing(units.size(), 0);
   std::int64_t tied = 0;
   for (const PlannedGroup& group : groups) {
-    (group.active      ? held.trainable_shards
-     : group.trainable ? held.resting_shards
-                       : held.frozen_shards) += group.shard_bytes();
-    const std::int64_t masters = group.layout.shard_numel() * element_size(group.master_dtype);
+    (group.active      ? held.trainable_slices
+     : group.trainable ? held.resting_slices
+                       : held.frozen_slices) += group.slice_bytes();
+    const std::int64_t masters = group.layout.slice_numel() * element_size(group.master_dtype);
     for (std::size_t set = 0; set < sets.size(); ++set)
       if (set != active_set && group.trains_in(set) && sets[set].rest == Rest::keep)
         held.resting_state += 2 * masters;
     if (!group.active) continue;
-    held.gradient_shards += masters;
+    held.gradient_slices += masters;
     held.optimizer_state += 2 * masters;
     const bool in_place =
         group.shard_size == 1 && group.reduce_dtype == group.storage_dtype && !group.offloaded;
     if (in_place) continue;
     (group.units.size() > 1 ? tied : passing[group.units.front()]) += group.gradient_bytes();
   }
-  // One buffer fills while the one before is being reduced; those of outer units stay open meanwhile,
-  // because their parameters lie on both sides.
+  // One buffer fills while the one before is being reduced; those of outer units stay open
+  // meanwhile, because their parameters lie on both sides.
   held.gradient_buffers = tied + largest_window(units, passing, 1);
   held.pool = pool_bytes();
   return held;
@@ -127,7 +127,7 @@ MovedBytes ShardPlan::moved() const {
     }
     if (group.replicas > 1) {
       moved.all_reduces += 1;
-      moved.all_reduced += group.layout.shard_numel() * element_size(group.reduce_dtype);
+      moved.all_reduced += group.layout.slice_numel() * element_size(group.reduce_dtype);
     }
   }
   return moved;
@@ -172,7 +172,7 @@ void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameter
                             eight_bit ? kernels::EightBitSlices::kAlignment : 1);
   if (eight_bit)
     group.eight_bit_slices =
-        kernels::EightBitSlices(shapes, group.layout.shard_numel(), group.shard_size);
+        kernels::EightBitSlices(shapes, group.layout.slice_numel(), group.shard_size);
 }
 
 void ShardPlan::activate(std::size_t set) {
@@ -186,8 +186,8 @@ void ShardPlan::activate(std::size_t set) {
       const bool away = !group.active && group.leaves_device();
       group.storage_dtype = away ? group.param_dtype : group.master_dtype;
     }
-    // What lies above the lowest parameter that trains; a tied one is used again further up than its
-    // first place.
+    // What lies above the lowest parameter that trains; a tied one is used again further up than
+    // its first place.
     group.needed_in_backward =
         std::any_of(group.parameters.begin(), group.parameters.end(), [&](std::size_t i) {
           const bool above = lowest != parameters.end() && (i > first || parameters[i].used_twice);
@@ -221,15 +221,15 @@ void choose_residents(ShardPlan& plan, const FrozenOptions& options) {
   std::vector<PlannedGroup*> candidates;
   for (PlannedGroup& group : plan.groups) {
     if (group.trainable) continue;
-    if (!group.offloaded) used += group.shard_bytes();  // offloaded slices are in host memory
+    if (!group.offloaded) used += group.slice_bytes();  // offloaded slices are in host memory
     if (group.shard_size > 1) candidates.push_back(&group);
   }
   require<ConfigError>(
       options.memory_budget_bytes >= used, "FrozenOptions::memory_budget_bytes of ",
       format_bytes(options.memory_budget_bytes), " is below the ", format_bytes(used),
       " that the frozen slices alone take on a rank; raise it or use more ranks");
-  // Bytes that no longer move, per byte of memory: with W ranks a resident copy takes (W-1)/W of the
-  // group more, so the number of gathers decides; then size, for fewer collectives.
+  // Bytes that no longer move, per byte of memory: with W ranks a resident copy takes (W-1)/W of
+  // the group more, so the number of gathers decides; then size, for fewer collectives.
   std::map<const PlannedGroup*, int> gathers;
   for (const PlannedGroup* group : candidates) gathers[group] = plan.gathers_per_step(*group);
   std::stable_sort(candidates.begin(), candidates.end(), [&](const auto* a, const auto* b) {
@@ -241,7 +241,7 @@ void choose_residents(ShardPlan& plan, const FrozenOptions& options) {
     make_resident(whole);
     whole.replicas = plan.world_size;
     lay_out(whole, plan.parameters);
-    const std::int64_t more = whole.shard_bytes() - (group->offloaded ? 0 : group->shard_bytes());
+    const std::int64_t more = whole.slice_bytes() - (group->offloaded ? 0 : group->slice_bytes());
     if (used + more > options.memory_budget_bytes) continue;
     used += more;
     *group = std::move(whole);

@@ -4,22 +4,23 @@
 // Note [Units and groups]
 // A *unit* is a module subtree whose parameters are gathered together; inner units are apart. What
 // no unit covers belongs to the root unit. A *group* is the part of a unit's parameters that share
-// trainability, dtypes and the ranks they are sliced over; it is what a collective moves. A parameter
-// that several units use (tied weights) is in a group of its own, which all of them list.
+// trainability, dtypes and the ranks they are sliced over; it is what a collective moves. A
+// parameter that several units use (tied weights) is in a group of its own, which all of them list.
 //
 // Note [Sets]
-// A *set* is what trains at one time; without phases there is one. Which sets train a parameter is part
-// of its group's key, so a switch to another set (Engine::activate) moves no parameter and changes no
-// layout. A group that the active set does not train *rests*: it is frozen in every respect, has no
-// gradient and is gathered like a frozen one. What some set trains has fp32 masters; those of a resting
-// group stay on the device or leave it, as its set says (Rest).
+// A *set* is what trains at one time; without phases there is one. Which sets train a parameter is
+// part of its group's key, so a switch to another set (Engine::activate) moves no parameter and
+// changes no layout. A group that the active set does not train *rests*: it is frozen in every
+// respect, has no gradient and is gathered like a frozen one. What some set trains has fp32
+// masters; those of a resting group stay on the device or leave it, as its set says (Rest).
 //
 // Note [Frozen matrices in 8 bits]
-// With FrozenOptions::dtype int8 or fp8 the frozen weights of linear layers are groups of their own, whose
-// slices are codes and scales (Note [Eight bits]). They are gathered as they are stored, into a second
-// buffer of the pool, and the values are made from there into the first one, behind the gather; the second
-// goes back when the unit begins. A group that every rank holds whole needs no second buffer. What some set
-// trains is never stored so, nor are embeddings, heads, tied weights, norms and biases.
+// With FrozenOptions::dtype int8 or fp8 the frozen weights of linear layers are groups of their
+// own, whose slices are codes and scales (Note [Eight bits]). They are gathered as they are stored,
+// into a second buffer of the pool, and the values are made from there into the first one, behind
+// the gather; the second goes back when the unit begins. A group that every rank holds whole needs
+// no second buffer. What some set trains is never stored so, nor are embeddings, heads, tied
+// weights, norms and biases.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -85,7 +86,7 @@ struct PlannedGroup {
   std::int64_t gathered_bytes() const;  // 0 when nothing has to be gathered
   std::int64_t moved_bytes() const;     // by one gather: what it brings together
   std::int64_t staging_bytes() const;   // beside the gathered values, until they are made
-  std::int64_t shard_bytes() const;
+  std::int64_t slice_bytes() const;
   std::int64_t gradient_bytes() const;  // the reduction's input; 0 for what does not train now
   bool trains_in(std::size_t set) const { return sets >> set & 1; }
   // Whether masters and averages are off the device while it rests.
@@ -116,18 +117,18 @@ struct PlannedCheckpoint {
 
 // Bytes that one rank holds between steps, and at most during one.
 struct HeldBytes {
-  std::int64_t trainable_shards = 0;  // fp32 masters of the active set
-  std::int64_t resting_shards = 0;    // of sets that do not train now
-  std::int64_t frozen_shards = 0;     // sliced or resident
-  std::int64_t gradient_shards = 0;
+  std::int64_t trainable_slices = 0;  // fp32 masters of the active set
+  std::int64_t resting_slices = 0;    // of sets that do not train now
+  std::int64_t frozen_slices = 0;     // sliced or resident
+  std::int64_t gradient_slices = 0;
   std::int64_t optimizer_state = 0;   // AdamW: two fp32 moments, of the active set
   std::int64_t resting_state = 0;     // ... of sets that keep theirs while they rest
   std::int64_t pool = 0;              // gathered parameters: neighbours and what is around them
   std::int64_t gradient_buffers = 0;  // unsharded gradients: one filling, one being reduced
   std::int64_t between_steps() const {
-    return trainable_shards + resting_shards + frozen_shards + optimizer_state + resting_state;
+    return trainable_slices + resting_slices + frozen_slices + optimizer_state + resting_state;
   }
-  std::int64_t peak() const { return between_steps() + gradient_shards + pool + gradient_buffers; }
+  std::int64_t peak() const { return between_steps() + gradient_slices + pool + gradient_buffers; }
 };
 
 // What one rank takes part in per forward and backward (see docs/engine.md for the formula).
@@ -152,8 +153,8 @@ struct ShardPlan {
 
   HeldBytes held() const;
   MovedBytes moved() const;
-  // How often a forward and backward gathers the group, from the second step on (the first one cannot
-  // know yet which unit is the last).
+  // How often a forward and backward gathers the group, from the second step on (the first one
+  // cannot know yet which unit is the last).
   int gathers_per_step(const PlannedGroup& group) const;
   // The memory that gathered parameters may take: a unit, those around it and those gathered ahead,
   // the largest such neighbourhood of the model.
@@ -168,13 +169,13 @@ void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameter
 // The group is no longer sliced.
 void make_resident(PlannedGroup& group);
 
-// Residency::automatic: makes frozen groups resident while all frozen parameters together fit into the
-// budget, those first whose residence saves most traffic per byte.
+// Residency::automatic: makes frozen groups resident while all frozen parameters together fit into
+// the budget, those first whose residence saves most traffic per byte.
 void choose_residents(ShardPlan& plan, const FrozenOptions& options);
 
 // Throws ConfigError for a policy or pattern that matches nothing (with near names), and for a unit
-// that cannot be called through a boundary while watch_operators is off. `before`: the plan that the
-// model is sharded by already, when another one is made for it.
+// that cannot be called through a boundary while watch_operators is off. `before`: the plan that
+// the model is sharded by already, when another one is made for it.
 ShardPlan make_plan(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
                     int world_size, const ShardPlan* before = nullptr);
 

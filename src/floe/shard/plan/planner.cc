@@ -163,7 +163,8 @@ class Planner {
     if (policy_.min_unit_numel > 0) choose_by_size(chosen);
     choose_lone(chosen);
 
-    // Registration order, which is forward order in most models; the root, which spans them all, last.
+    // Registration order, which is forward order in most models; the root, which spans
+    // them all, last.
     for (const Place& place : places_)
       if (!place.name.empty() && chosen.count(place.module)) add_unit(place);
     add_unit(places_.front());

@@ -1,4 +1,4 @@
-"""The real tensorboard package is the judge: its reader and its server (with the compiled data server)
+"""The real tensorboard package is the reference: its reader and its server (with the compiled data server)
 give the numbers, the settings and the configuration back."""
 
 import json

@@ -1,4 +1,4 @@
-"""The real wandb package is the judge: its protobuf classes parse what floe writes, and `wandb sync`
+"""The real wandb package is the reference: its protobuf classes parse what floe writes, and `wandb sync`
 uploads it to a server on loopback, where the same numbers arrive."""
 
 import json
@@ -197,7 +197,7 @@ def test_numbers_that_are_not_finite(tmp_path):
 
 def test_other_modes_are_refused(tmp_path):
     done = tool("log", make_run(tmp_path / "run", wandb_mode="of"), 0, 0, [])
-    assert done.returncode == 2 and "'of' is not one of disabled, offline, online" in done.stderr
+    assert done.returncode == 2 and "wandb.mode must be one of disabled, offline, online, not 'of'" in done.stderr
 
 
 def test_disabled_writes_nothing(tmp_path):
