@@ -7,6 +7,7 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
+#include "floe/models/registry.h"
 
 namespace floe::bench {
 namespace {
@@ -126,7 +127,7 @@ at::ScalarType compute_dtype(const Json& config) {
 
 models::FlamingoSpec flamingo_spec(const Json& model) {
   models::FlamingoSpec spec;
-  spec.lm = models::decoder_spec(model.at("lm"), "CONFIG.json");
+  spec.lm = models::decoder_spec({model.at("lm"), "CONFIG.json"});
   spec.cross_attention_every = model.at("cross_attention_every");
   spec.media_token = model.at("media_token");
   spec.endofchunk_token = model.at("endofchunk_token");

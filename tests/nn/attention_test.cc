@@ -1,5 +1,5 @@
-// Causal attention over packed sequences: each sequence as if it were alone, with window, alibi,
-// shared heads and padding, forward and backward.
+// Attention over packed sequences: each sequence as if it were alone, causal or not, with window,
+// alibi, shared heads and padding, forward and backward.
 #include "floe/nn/attention.h"
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ at::Tensor plain(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   at::Tensor scores = at::einsum("ihd,jhd->hij", {q, keys}) * rule.scale;
   const at::Tensor i = at::arange(length).unsqueeze(1), j = at::arange(length);
   if (rule.slopes.defined()) scores = scores - rule.slopes.view({-1, 1, 1}) * (i - j);
-  at::Tensor hidden = j > i;
+  at::Tensor hidden = rule.causal ? j > i : at::zeros({length, length}, at::kBool);
   if (rule.window > 0) hidden = hidden.logical_or(i - j >= rule.window);
   const at::Tensor weights =
       scores.masked_fill(hidden, -std::numeric_limits<float>::infinity()).softmax(-1);
@@ -35,6 +35,7 @@ struct Rule {
   std::string name;
   std::int64_t heads, shared, window;
   bool alibi;
+  bool causal = true;
 };
 
 class Attention : public testing::TestWithParam<Rule> {};
@@ -49,7 +50,7 @@ TEST_P(Attention, EachSequenceAsIfAlone) {
   const at::Tensor k = at::randn({tokens, p.shared, dim}).requires_grad_();
   const at::Tensor v = at::randn({tokens, p.shared, dim}).requires_grad_();
   const at::Tensor slope = at::randn({tokens, p.heads * dim});
-  AttentionRule rule{.scale = 0.3, .window = p.window};
+  AttentionRule rule{.scale = 0.3, .causal = p.causal, .window = p.window};
   if (p.alibi) rule.slopes = alibi_slopes(p.heads, 8);
 
   std::vector<at::Tensor> alone;
@@ -95,7 +96,7 @@ TEST_P(Attention, HiddenTokensAreNotThere) {
   at::manual_seed(2);
   const at::Tensor q = at::randn({tokens, p.heads, dim}), k = at::randn({tokens, p.shared, dim});
   const at::Tensor v = at::randn({tokens, p.shared, dim});
-  AttentionRule rule{.scale = 0.3, .window = p.window};
+  AttentionRule rule{.scale = 0.3, .causal = p.causal, .window = p.window};
   if (p.alibi) rule.slopes = alibi_slopes(p.heads, 8);
   const auto run = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c,
                        const Segments& segments) {
@@ -115,7 +116,8 @@ INSTANTIATE_TEST_SUITE_P(
     Rules, Attention,
     testing::Values(Rule{"plain", 4, 4, 0, false}, Rule{"shared_heads", 6, 2, 0, false},
                     Rule{"window", 4, 4, 7, false}, Rule{"window_of_one", 4, 2, 1, false},
-                    Rule{"alibi", 6, 6, 0, true}, Rule{"alibi_and_window", 4, 4, 9, true}),
+                    Rule{"alibi", 6, 6, 0, true}, Rule{"alibi_and_window", 4, 4, 9, true},
+                    Rule{"both_ways", 6, 2, 0, false, false}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Attention, NoTokens) {

@@ -12,7 +12,7 @@ namespace floe::nn {
 namespace {
 
 struct Problem {
-  at::Tensor hidden, weight, rows, row_ids, targets, weights;
+  at::Tensor hidden, weight, rows, row_ids, targets, weights, bias;
 };
 
 Problem make_problem(std::int64_t labels, std::int64_t dim, std::int64_t vocab, bool with_rows) {
@@ -35,7 +35,7 @@ Problem make_problem(std::int64_t labels, std::int64_t dim, std::int64_t vocab, 
 // The plain way: a whole table, whole logits, torch's own function, in double precision.
 struct Plain {
   at::Tensor loss, of_token;
-  std::vector<at::Tensor> gradients;  // of hidden, weight and rows
+  std::vector<at::Tensor> gradients;  // of hidden, weight, rows and bias
 };
 
 Plain plain(const Problem& p, double scale, double z_loss) {
@@ -46,7 +46,10 @@ Plain plain(const Problem& p, double scale, double z_loss) {
     rows = leaf(p.rows);
     table = weight.index_copy(0, p.row_ids, rows);
   }
-  const at::Tensor scores = at::linear(hidden, table) * scale;
+  const at::Tensor bias = p.bias.defined() ? leaf(p.bias) : at::Tensor();
+  at::Tensor scores = at::linear(hidden, table);
+  if (bias.defined()) scores = scores + bias;
+  scores = scores * scale;
   Plain result;
   result.of_token = at::cross_entropy_loss(scores, p.targets, {}, at::Reduction::None);
   at::Tensor each = result.of_token;
@@ -55,6 +58,7 @@ Plain plain(const Problem& p, double scale, double z_loss) {
   result.loss.backward();
   result.gradients = {hidden.grad(), weight.grad()};
   if (rows.defined()) result.gradients.push_back(rows.grad());
+  if (bias.defined()) result.gradients.push_back(bias.grad());
   return result;
 }
 
@@ -62,7 +66,7 @@ double largest(const at::Tensor& x) { return x.abs().max().item<double>(); }
 
 void check(const Problem& p, double scale, double z_loss, double bound = 2e-6) {
   const Plain expected = plain(p, scale, z_loss);
-  const OutputWeights output{p.weight, p.rows, p.row_ids, scale};
+  const OutputWeights output{p.weight, p.rows, p.row_ids, scale, p.bias};
   const auto [loss, of_token] = cross_entropy(p.hidden, output, p.targets, p.weights, z_loss);
   EXPECT_FALSE(of_token.requires_grad());
   EXPECT_EQ(loss.scalar_type(), at::kFloat);
@@ -72,7 +76,7 @@ void check(const Problem& p, double scale, double z_loss, double bound = 2e-6) {
   EXPECT_LE(largest(of_token - expected.of_token),
             2e-6 * std::max(1.0, largest(expected.of_token)));
   std::size_t i = 0;
-  for (const at::Tensor& tensor : {p.hidden, p.weight, p.rows}) {
+  for (const at::Tensor& tensor : {p.hidden, p.weight, p.rows, p.bias}) {
     if (!tensor.defined()) continue;
     ASSERT_TRUE(tensor.grad().defined()) << i;
     EXPECT_LE(largest(tensor.grad() / 3 - expected.gradients[i]),
@@ -87,6 +91,11 @@ TEST(CrossEntropy, ScaleAndZLoss) { check(make_problem(37, 16, 301, false), 0.3,
 TEST(CrossEntropy, RowsApart) { check(make_problem(37, 16, 301, true), 1, 0); }
 TEST(CrossEntropy, RowsApartWithScaleAndZLoss) {
   check(make_problem(37, 16, 301, true), 0.3, 1e-2);
+}
+TEST(CrossEntropy, Bias) {
+  Problem p = make_problem(37, 16, 301, false);
+  p.bias = at::randn({301}).requires_grad_();
+  check(p, 0.3, 1e-2);
 }
 // 65537 * 300 elements: more than one chunk of 2^24, the last one smaller.
 TEST(CrossEntropy, SeveralChunks) { check(make_problem(300, 8, 65537, true), 1, 1e-3, 2e-5); }

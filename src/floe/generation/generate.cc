@@ -6,9 +6,10 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/generation/beam_search.h"
+#include "floe/generation/token_choice.h"
+#include "floe/models/decoders/decoder.h"
 
-namespace floe::models {
+namespace floe::generation {
 
 void GenerateOptions::validate() const {
   const auto at_least = [](const char* name, std::int64_t value, std::int64_t least) {
@@ -42,10 +43,10 @@ namespace {
 using Texts = std::vector<std::vector<std::int64_t>>;
 
 // `name`: of the prompt, for messages.
-void check_length(const Prompt& prompt, const std::string& name, const DecoderSpec& spec,
+void check_length(const Prompt& prompt, const std::string& name, const models::DecoderSpec& spec,
                   std::int64_t max_new_tokens) {
   const auto length = static_cast<std::int64_t>(prompt.ids.size());
-  if (spec.positions == Positions::learned) {
+  if (spec.positions == models::Positions::learned) {
     // The last new token is never given to the model.
     const std::int64_t positions = spec.position_rows - spec.position_offset;
     require<ConfigError>(length <= positions, name, " has ", length,
@@ -60,7 +61,8 @@ void check_length(const Prompt& prompt, const std::string& name, const DecoderSp
   }
 }
 
-void check_images(const Prompt& prompt, const std::string& name, const LanguageModel& model) {
+void check_images(const Prompt& prompt, const std::string& name,
+                  const models::LanguageModel& model) {
   const std::int64_t images = prompt.images.defined() ? prompt.images.size(0) : 0;
   require<ConfigError>(images == 0 || model.media_token() >= 0, name,
                        " has images, but the model takes none; leave them out");
@@ -82,10 +84,10 @@ void check_images(const Prompt& prompt, const std::string& name, const LanguageM
               " images; text behind a surplus <image> looks at all images alike");
 }
 
-void check(const LanguageModel& model, const std::vector<Prompt>& prompts,
+void check(const models::LanguageModel& model, const std::vector<Prompt>& prompts,
            const GenerateOptions& options) {
   options.validate();
-  const DecoderSpec& spec = model.decoder().spec();
+  const models::DecoderSpec& spec = require_decoder(model).spec();
   const auto known = [&](std::int64_t token) { return token >= 0 && token < spec.vocab; };
   for (const std::int64_t token : options.eos)
     require<ConfigError>(known(token), "the end token ", token,
@@ -187,7 +189,13 @@ std::vector<Generated> one_by_one(GenerateSession& session, const std::vector<Pr
 
 }  // namespace
 
-std::vector<Generated> generate(LanguageModel& model, const std::vector<Prompt>& prompts,
+const models::Decoder& require_decoder(const models::LanguageModel& model) {
+  require<ConfigError>(model.decoder() != nullptr, "a '", model.info().family,
+                       "' fills in masked tokens and cannot continue text; name a model that can");
+  return *model.decoder();
+}
+
+std::vector<Generated> generate(models::LanguageModel& model, const std::vector<Prompt>& prompts,
                                 const GenerateOptions& options, at::Device device,
                                 at::ScalarType dtype) {
   if (prompts.empty()) return {};
@@ -197,4 +205,4 @@ std::vector<Generated> generate(LanguageModel& model, const std::vector<Prompt>&
                                : one_by_one(session, prompts, options);
 }
 
-}  // namespace floe::models
+}  // namespace floe::generation

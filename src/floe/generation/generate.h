@@ -4,7 +4,7 @@
 //   GenerateOptions options;
 //   options.num_beams = 3;
 //   options.eos = {endofchunk};
-//   for (const Generated& text : generate(model, {{ids, images}}, options, at::kCPU, at::kFloat)) ...
+//   const auto texts = generate(model, {{ids, images}}, options, at::kCPU, at::kFloat);
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,7 @@
 
 #include "floe/generation/generate_session.h"
 
-namespace floe::models {
-
-// How text is continued: the words and meanings of Hugging Face's `generate`.
+namespace floe::generation {
 
 // When beam search ends.
 enum class EarlyStopping {
@@ -25,6 +23,7 @@ enum class EarlyStopping {
   never,  // when no open beam can become better at any length
 };
 
+// How text is continued: the words and meanings of Hugging Face's `generate`.
 struct GenerateOptions {
   std::int64_t max_new_tokens = 20, min_new_tokens = 0;
   std::vector<std::int64_t> eos;  // tokens that end a text; none: it ends at max_new_tokens
@@ -60,14 +59,17 @@ struct Generated {
   std::optional<double> score;    // beam search only
 };
 
+// What continues the text. Throws ConfigError for a model that cannot.
+const models::Decoder& require_decoder(const models::LanguageModel& model);
+
 // num_return_sequences texts for each prompt, prompt by prompt, best first. The model is in
-// evaluation mode with its parameters on `device` in `dtype`. Prompts have no padding; a prompt gets
-// the same text alone and among others, except after a generated `<image>`
-// (Note [Remembered images]) and in sampling, where the numbers depend on its place.
-// Throws ConfigError for options and prompts that do not fit the model; warns where the number of
-// images is not that of `<image>` tokens, which the model computes nevertheless.
-std::vector<Generated> generate(LanguageModel& model, const std::vector<Prompt>& prompts,
+// evaluation mode with its parameters on `device` in `dtype`. Prompts have no padding; a prompt
+// gets the same text alone and among others, except after a generated `<image>` (Note [Remembered
+// images]) and in sampling, where the numbers depend on its place. Throws ConfigError for options
+// and prompts that do not fit the model; warns where the number of images is not that of `<image>`
+// tokens, which the model computes nevertheless.
+std::vector<Generated> generate(models::LanguageModel& model, const std::vector<Prompt>& prompts,
                                 const GenerateOptions& options, at::Device device,
                                 at::ScalarType dtype);
 
-}  // namespace floe::models
+}  // namespace floe::generation

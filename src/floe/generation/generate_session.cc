@@ -7,7 +7,7 @@
 
 #include "floe/core/error.h"
 
-namespace floe::models {
+namespace floe::generation {
 namespace {
 
 // New tokens that the cache has room for before it grows.
@@ -27,7 +27,7 @@ at::Tensor offsets(const std::vector<std::int64_t>& lengths) {
 
 }  // namespace
 
-GenerateSession::GenerateSession(LanguageModel& model, const std::vector<Prompt>& prompts,
+GenerateSession::GenerateSession(models::LanguageModel& model, const std::vector<Prompt>& prompts,
                                  at::Device device, at::ScalarType dtype, bool images_of_whole_text)
     : model_(model),
       prompts_(prompts),
@@ -118,20 +118,20 @@ at::Tensor GenerateSession::forward(const std::vector<std::vector<std::int64_t>>
   batch.images = images_;
   batch.image_offsets = offsets(num_images_);
 
-  InputOptions how;
+  models::InputOptions how;
   how.device = device_;
   how.dtype = dtype_;
   how.cache = &cache_;
   how.media_times = times;
   const at::AutoGradMode no_gradients(false);
-  const auto input = prepare(model_, batch, how);
+  const auto input = models::prepare(model_, batch, how);
   const at::Tensor last =
       (batch.sequence_offsets.narrow(0, 1, batch.num_sequences()) - 1).to(device_);
   const at::Tensor logits = nn::call_through(model_.module(), [&] {
     if (model_.media_token() >= 0 && !media_.defined())
       media_ = model_.encode_images(input->images, nullptr);
     const at::Tensor hidden = model_.hidden(*input, media_, nullptr);
-    return model_.decoder().head()->logits(hidden.index_select(0, last));
+    return model_.logits(hidden.index_select(0, last));
   });
   // From now on only their number matters.
   images_ = at::empty({images_.size(0), 3, 0, 0});
@@ -144,4 +144,4 @@ at::Tensor GenerateSession::forward(const std::vector<std::vector<std::int64_t>>
   return result;
 }
 
-}  // namespace floe::models
+}  // namespace floe::generation

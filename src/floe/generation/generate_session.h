@@ -2,14 +2,13 @@
 //
 // Note [Remembered images]
 // A new token has no ids of the prompt beside it, so its media time (Note [Media time]) does not
-// follow from what the model gets. OpenFlamingo remembers, for each place of the batch, which tokens
-// of its last input with an `<image>` were one; a token's time is their number. When any sequence of
-// the batch generates `<image>`, that step's input is remembered instead, for all sequences: those
-// that did not generate it see no image from then on. What is remembered belongs to the place in the
-// batch: it does not move when beams change places. All this is followed here, so that the same text
-// comes out.
-// A model whose files say `use_cache: false` (MPT's do) gets the whole text for every token from
-// transformers, and so its true times: `images_of_whole_text`.
+// follow from what the model gets. OpenFlamingo remembers, for each place of the batch, which
+// tokens of its last input with an `<image>` were one; a token's time is their number. When any
+// sequence of the batch generates `<image>`, that step's input is remembered instead, for all
+// sequences: those that did not generate it see no image from then on. What is remembered belongs
+// to the place in the batch: it does not move when beams change places. All this is followed here,
+// so that the same text comes out. A model whose files say `use_cache: false` (MPT's do) gets the
+// whole text for every token from transformers, and so its true times: `images_of_whole_text`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +19,7 @@
 #include "floe/models/language_model.h"
 #include "floe/nn/attention.h"
 
-namespace floe::models {
+namespace floe::generation {
 
 struct Prompt {
   std::vector<std::int64_t> ids;
@@ -31,8 +30,8 @@ struct Prompt {
 class GenerateSession {
  public:
   // Prompts must not be empty.
-  GenerateSession(LanguageModel& model, const std::vector<Prompt>& prompts, at::Device device,
-                  at::ScalarType dtype, bool images_of_whole_text = false);
+  GenerateSession(models::LanguageModel& model, const std::vector<Prompt>& prompts,
+                  at::Device device, at::ScalarType dtype, bool images_of_whole_text = false);
 
   std::int64_t sequences() const { return cache_.sequences(); }
 
@@ -51,7 +50,7 @@ class GenerateSession {
  private:
   at::Tensor forward(const std::vector<std::vector<std::int64_t>>& tokens, const at::Tensor& times);
 
-  LanguageModel& model_;
+  models::LanguageModel& model_;
   std::vector<Prompt> prompts_;
   at::Device device_;
   at::ScalarType dtype_;
@@ -63,4 +62,4 @@ class GenerateSession {
   std::vector<std::int64_t> remembered_;  // see Note [Remembered images]
 };
 
-}  // namespace floe::models
+}  // namespace floe::generation

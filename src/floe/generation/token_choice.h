@@ -1,12 +1,4 @@
-// The books of beam search, kept as transformers 4.57 keeps them.
-//
-// Note [Beams]
-// A prompt has num_beams open beams and as many places for finished texts. Each step looks at all
-// continuations of the open beams and takes the best 2 * num_beams of them (more with several end
-// tokens), so that num_beams remain to go on with when others end. A continuation that ends gets a
-// place among the finished when it is one of the best num_beams and its score, divided by a power of
-// its length, is good enough. Where an entry must not be chosen, a billion is taken from its score,
-// rather than leaving it out: ties and texts without an end then fall as they do in transformers.
+// How the next tokens are chosen: rules on their scores, drawing, and the books of beam search.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,18 +9,41 @@
 
 #include "floe/generation/generate.h"
 
-namespace floe::models {
+namespace floe::generation {
+
+// What is done to the scores of the next token before one is chosen, in transformers' order:
+// repetition penalty, forbidden n-grams, no early end; then, for sampling, temperature, top-k,
+// top-p.
+class LogitsRules {
+ public:
+  explicit LogitsRules(const GenerateOptions& options) : options_(options) {}
+
+  // scores [S, V] fp32 on the CPU, contiguous, are changed in place: logits, or log-probabilities
+  // in beam search. texts[s] are all tokens of sequence s so far, of which num_new are not the
+  // prompt's.
+  void apply(at::Tensor& scores, const std::vector<std::vector<std::int64_t>>& texts,
+             std::int64_t num_new) const;
+
+ private:
+  void penalise_repetition(float* scores, const std::vector<std::int64_t>& text) const;
+  void forbid_ngrams(float* scores, const std::vector<std::int64_t>& text) const;
+  void keep_top_k(at::Tensor& scores) const;
+  void keep_top_p(at::Tensor& scores) const;
+  // Beams need something to go on with when all ends are drawn.
+  std::int64_t least_kept() const;
+
+  GenerateOptions options_;
+};
 
 // Drawing tokens, with numbers that are a function of (seed, stream, step): a draw is the same on
 // every machine and does not depend on what else was drawn.
-
 class Sampler {
  public:
   explicit Sampler(std::uint64_t seed) : seed_(seed) {}
 
   // `count` different places of `log_weights`, drawn one after the other without putting back, each
-  // with a chance in proportion to exp(log_weight); in the order drawn. Weights need no norm; places
-  // of weight -inf come last, when nothing else is left.
+  // with a chance in proportion to exp(log_weight); in the order drawn. Weights need no norm;
+  // places of weight -inf come last, when nothing else is left.
   std::vector<std::int64_t> draw(std::span<const float> log_weights, std::size_t count,
                                  std::uint64_t stream, std::uint64_t step) const;
 
@@ -36,6 +51,16 @@ class Sampler {
   std::uint64_t seed_;
 };
 
+// The books of beam search, kept as transformers 4.57 keeps them.
+//
+// Note [Beams]
+// A prompt has num_beams open beams and as many places for finished texts. Each step looks at all
+// continuations of the open beams and takes the best 2 * num_beams of them (more with several end
+// tokens), so that num_beams remain to go on with when others end. A continuation that ends gets a
+// place among the finished when it is one of the best num_beams and its score, divided by a power
+// of its length, is good enough. Where an entry must not be chosen, a billion is taken from its
+// score, rather than leaving it out: ties and texts without an end then fall as they do in
+// transformers.
 class BeamSearch {
  public:
   BeamSearch(std::int64_t num_prompts, const GenerateOptions& options);
@@ -77,27 +102,4 @@ class BeamSearch {
   bool done_ = false;
 };
 
-// What is done to the scores of the next token before one is chosen, in transformers' order:
-// repetition penalty, forbidden n-grams, no early end; then, for sampling, temperature, top-k, top-p.
-
-class LogitsRules {
- public:
-  explicit LogitsRules(const GenerateOptions& options) : options_(options) {}
-
-  // scores [S, V] fp32 on the CPU, contiguous, are changed in place: logits, or log-probabilities in
-  // beam search. texts[s] are all tokens of sequence s so far, of which num_new are not the prompt's.
-  void apply(at::Tensor& scores, const std::vector<std::vector<std::int64_t>>& texts,
-             std::int64_t num_new) const;
-
- private:
-  void penalise_repetition(float* scores, const std::vector<std::int64_t>& text) const;
-  void forbid_ngrams(float* scores, const std::vector<std::int64_t>& text) const;
-  void keep_top_k(at::Tensor& scores) const;
-  void keep_top_p(at::Tensor& scores) const;
-  // Beams need something to go on with when all ends are drawn.
-  std::int64_t least_kept() const;
-
-  GenerateOptions options_;
-};
-
-}  // namespace floe::models
+}  // namespace floe::generation

@@ -12,8 +12,8 @@
 #include "floe/io/tensors/tensor_source.h"
 #include "floe/models/flamingo/exported_flamingo.h"
 #include "floe/models/flamingo/flamingo.h"
-#include "floe/models/language_model.h"
 #include "floe/models/lora/lora.h"
+#include "floe/models/registry.h"
 #include "floe/models/weights/weights.h"
 
 namespace floe::models {
@@ -21,14 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-DecoderSpec read_lm(const ModelConfig& config) {
+HfConfig read_lm_config(const ModelConfig& config) {
   const std::string file = config.lm + "/config.json";
   require<ConfigError>(fs::exists(file), "model.lm: ", config.lm,
                        " is no Hugging Face folder; it has no config.json");
-  DecoderSpec spec = decoder_spec(lm_config(config.lm), file);
-  if (config.dropout == ModelConfig::Dropout::none)
-    spec.attention_dropout = spec.residual_dropout = spec.embedding_dropout = 0;
-  return spec;
+  return {lm_config(config.lm), file};
 }
 
 bool has_weights(const std::string& folder) {
@@ -86,61 +83,54 @@ void choose_tokens(const ModelConfig& config, const std::optional<token::Flaming
   spec.lm.vocab = std::max({spec.lm.vocab, spec.media_token + 1, spec.endofchunk_token + 1});
 }
 
-template <class M>
-void hold(BuiltModel& built, std::shared_ptr<M> model) {
-  built.model = model.get();
-  built.module = std::move(model);
+// Without tokens and image tower.
+FlamingoSpec flamingo_spec(const ModelConfig& config, const HfConfig& lm) {
+  FlamingoSpec spec{.lm = decoder_spec(lm),
+                    .perceiver = config.perceiver,
+                    .cross_attention = config.cross_attn,
+                    .cross_attention_every = config.cross_attn_every_n_layers,
+                    .vision_tokens_after_norm = config.vision_tokens_after_ln_post,
+                    .only_immediate_media = config.only_attend_immediate_media,
+                    .freeze_embeddings = config.freeze_lm_embeddings};
+  if (config.dropout == ModelConfig::Dropout::none) remove_dropout(spec.lm);
+  return spec;
 }
 
-}  // namespace
+// A language model alone.
+std::shared_ptr<LanguageModel> build_lm(const ModelConfig& config, const HfConfig& lm) {
+  const ModelFamily& family = family_of(lm);
+  require<ConfigError>(config.type == ModelConfig::Type::from_config || family.decoder,
+                       "model.type is causal_lm, but ", lm.file(), " is of a '", family.model_type,
+                       "', which does not continue text; set model.type to auto");
+  return family.build(lm, config.dropout == ModelConfig::Dropout::config);
+}
 
-BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
-                       std::shared_ptr<const TensorSource> trained,
-                       const std::string& trained_path) {
-  BuiltModel built;
-  WeightFiles files{.weights_path = config.weights, .lm_path = config.lm};
-  const DecoderSpec lm = read_lm(config);
-  auto tokenizer = open_tokenizer(config);
-  if (config.type == ModelConfig::Type::flamingo) {
-    if (tokenizer) built.tokens = token::add_flamingo_tokens(*tokenizer);
-    files.vision = open_vision(config.vision);
-    require<ConfigError>(files.vision->source || config.random_init,
-                         "model.vision: ", config.vision,
-                         is_exported_flamingo(config.vision)
-                             ? " is the trained part of a Flamingo, without its image tower; name "
-                               "the frozen parts with model.lm=PATH and model.vision=PATH"
-                             : " has no weights; set model.random_init=true to start from random "
-                               "ones");
-    FlamingoSpec spec{.lm = lm,
-                      .vision = files.vision->spec,
-                      .perceiver = config.perceiver,
-                      .cross_attention = config.cross_attn,
-                      .cross_attention_every = config.cross_attn_every_n_layers,
-                      .vision_tokens_after_norm = config.vision_tokens_after_ln_post,
-                      .only_immediate_media = config.only_attend_immediate_media,
-                      .freeze_embeddings = config.freeze_lm_embeddings};
-    choose_tokens(config, built.tokens, spec);
-    hold(built, std::make_shared<Flamingo>(spec));
-  } else {
-    hold(built, std::make_shared<CausalLm>(lm));
-  }
-  built.tokenizer = std::move(tokenizer);
+VisionFiles open_tower(const ModelConfig& config) {
+  VisionFiles files = open_vision(config.vision);
+  require<ConfigError>(files.source || config.random_init, "model.vision: ", config.vision,
+                       is_exported_flamingo(config.vision)
+                           ? " is the trained part of a Flamingo, without its image tower; name "
+                             "the frozen parts with model.lm=PATH and model.vision=PATH"
+                           : " has no weights; set model.random_init=true to start from random "
+                             "ones");
+  return files;
+}
 
-  std::vector<std::string> trainable = built.model->trained_by_default();
-  if (config.lora) {
-    add_lora(*built.module, *config.lora);
-    trainable = {"*.lora_A.weight", "*.lora_B.weight"};
-    if (config.type == ModelConfig::Type::flamingo)
-      for (const std::string& pattern : built.model->trained_by_default())
-        trainable.push_back(pattern);
-    if (!config.lora->weights.empty()) {
-      files.adapters = open_peft_weights(config.lora->weights, *built.module);
-      files.adapters_path = config.lora->weights;
-    }
-  }
-  nn::set_trainable(*built.module, trainable);
+// What trains when nothing else is said. Adapters train instead of what they are put on; what a
+// Flamingo adds to its parts trains beside them.
+void choose_trained(const ModelConfig& config, BuiltModel& built) {
+  std::vector<std::string> patterns;
+  if (config.lora) patterns = {"*.lora_A.weight", "*.lora_B.weight"};
+  if (!config.lora || config.type == ModelConfig::Type::flamingo)
+    for (const std::string& pattern : built.model->trained_by_default())
+      patterns.push_back(pattern);
+  nn::set_trainable(*built.module, patterns);
+}
 
-  if (config.skip_init) return built;
+// Where the parameters come from.
+void find_weights_of(const ModelConfig& config, std::uint64_t seed, WeightFiles files,
+                     const std::shared_ptr<const TensorSource>& trained,
+                     const std::string& trained_path, BuiltModel& built) {
   files.lm = open_lm(config);
   if (!config.weights.empty()) files.weights = open_trained_part(config.weights);
   if (trained) {
@@ -153,6 +143,44 @@ BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
   built.of_base =
       assembled->names_from({files.lm.get(), files.vision ? files.vision->source.get() : nullptr});
   built.source = assembled;
+}
+
+}  // namespace
+
+BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
+                       std::shared_ptr<const TensorSource> trained,
+                       const std::string& trained_path) {
+  BuiltModel built;
+  WeightFiles files{.weights_path = config.weights, .lm_path = config.lm};
+  const HfConfig lm = read_lm_config(config);
+  std::unique_ptr<token::Tokenizer> tokenizer;
+  std::shared_ptr<LanguageModel> model;
+  if (config.type == ModelConfig::Type::flamingo) {
+    FlamingoSpec spec = flamingo_spec(config, lm);
+    tokenizer = open_tokenizer(config);
+    if (tokenizer) built.tokens = token::add_flamingo_tokens(*tokenizer);
+    files.vision = open_tower(config);
+    spec.vision = files.vision->spec;
+    choose_tokens(config, built.tokens, spec);
+    model = std::make_shared<Flamingo>(spec);
+  } else {
+    model = build_lm(config, lm);
+    tokenizer = open_tokenizer(config);
+  }
+  built.tokenizer = std::move(tokenizer);
+  built.model = model.get();
+  built.module = std::dynamic_pointer_cast<nn::Module>(model);
+
+  if (config.lora) {
+    add_lora(*built.module, *config.lora);
+    if (!config.lora->weights.empty()) {
+      files.adapters = open_peft_weights(config.lora->weights, *built.module);
+      files.adapters_path = config.lora->weights;
+    }
+  }
+  choose_trained(config, built);
+  if (!config.skip_init)
+    find_weights_of(config, seed, std::move(files), trained, trained_path, built);
   return built;
 }
 

@@ -23,15 +23,15 @@ struct BuiltModel {
   std::optional<token::FlamingoTokens> tokens;        // of a Flamingo with a tokenizer
 };
 
-// Hollow parameters (Note [Hollow parameters]) with requires_grad as the model's own rule says:
+// Deferred parameters (Note [Deferred parameters]) with requires_grad as the model's own rule says:
 // fully_shard or nn::materialize gives them values from `source`. Throws ConfigError or DataError.
 // `trained`: weights that win over all files, those of config.weights included; null: none.
 BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
                        std::shared_ptr<const TensorSource> trained = nullptr,
                        const std::string& trained_path = "");
 
-// The folders of the frozen base (model.lm, model.vision) that have weights: what is read from them can be
-// read again, and a checkpoint names them instead of holding it.
+// The folders of the frozen base (model.lm, model.vision) that have weights: what is read from them
+// can be read again, and a checkpoint names them instead of holding it.
 std::vector<std::string> base_files(const ModelConfig& config);
 
 }  // namespace floe::models

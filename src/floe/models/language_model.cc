@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "floe/core/str.h"
-
 namespace floe::models {
 
 std::tuple<at::Tensor, at::Tensor> training_loss(LanguageModel& model,
@@ -11,7 +9,7 @@ std::tuple<at::Tensor, at::Tensor> training_loss(LanguageModel& model,
   return nn::call_through(model.module(), [&model, input] {
     const at::Tensor hidden = model.hidden(*input, {}, nullptr).index_select(0, input->predictors);
     const auto [loss, of_token] =
-        model.decoder().head()->loss(hidden, input->targets, input->target_weights, input->z_loss);
+        model.loss(hidden, input->targets, input->target_weights, input->z_loss);
     const auto sources = static_cast<std::int64_t>(input->labels_of_source.size());
     // The last place is for those that are of no source.
     const at::Tensor sums = at::zeros({sources + 1}, of_token.options())
@@ -23,17 +21,8 @@ std::tuple<at::Tensor, at::Tensor> training_loss(LanguageModel& model,
 at::Tensor all_logits(LanguageModel& model, std::shared_ptr<const ModelInput> input,
                       Stages* stages) {
   return nn::call_through(model.module(), [&model, input, stages] {
-    return model.decoder().head()->logits(model.hidden(*input, {}, stages));
+    return model.logits(model.hidden(*input, {}, stages));
   });
-}
-
-at::Tensor CausalLm::hidden(const ModelInput& input, const at::Tensor&, Stages* stages) {
-  Watch watch;
-  if (stages)
-    watch = [stages](std::int64_t i, const at::Tensor&, const at::Tensor& out) {
-      (*stages)[str("layer", i, ".decoder_out")] = out;
-    };
-  return Decoder::hidden(input.ids, {}, input.context, watch);
 }
 
 }  // namespace floe::models

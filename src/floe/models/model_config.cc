@@ -39,7 +39,9 @@ void describe(config::Schema<LoraConfig>& s) {
 
 void describe(config::Schema<ModelConfig>& s) {
   using C = ModelConfig;
-  s.field("type", &C::type, "flamingo, or causal_lm: a language model alone");
+  s.field("type", &C::type,
+          "flamingo, causal_lm: a language model that continues text, or auto: what the "
+          "config.json of lm names");
   s.field("lm", &C::lm, "Hugging Face folder of the language model").required();
   s.field("vision", &C::vision,
           "CLIP image tower: folder or file of open_clip, Hugging Face or OpenAI");
@@ -77,6 +79,8 @@ void describe(config::Schema<ModelConfig>& s) {
       return "is missing: a Flamingo needs an image tower; name its folder or file";
     if (c.type == C::Type::causal_lm && !c.vision.empty())
       return "has no effect with type: causal_lm; remove it, or set type: flamingo";
+    if (c.type == C::Type::from_config && !c.vision.empty())
+      return "has no effect with type: auto; remove it, or set type: flamingo";
     return "";
   });
 }

@@ -34,7 +34,8 @@ struct LoraConfig {
 void describe(config::Schema<LoraConfig>& s);
 
 struct ModelConfig {
-  enum class Type { flamingo, causal_lm };
+  // `from_config`: what the config.json of `lm` says.
+  enum class Type { flamingo, causal_lm, from_config };
   enum class Dropout { none, config };  // "0": none; "config": as the model's config.json has it
 
   Type type = Type::flamingo;
@@ -54,7 +55,7 @@ struct ModelConfig {
 inline auto enum_names(ModelConfig::Type) {
   using enum ModelConfig::Type;
   return std::to_array<std::pair<std::string_view, ModelConfig::Type>>(
-      {{"flamingo", flamingo}, {"causal_lm", causal_lm}});
+      {{"flamingo", flamingo}, {"causal_lm", causal_lm}, {"auto", from_config}});
 }
 inline auto enum_names(ModelConfig::Dropout) {
   using enum ModelConfig::Dropout;

@@ -8,51 +8,70 @@
 
 #include "floe/batch/packed_batch.h"
 #include "floe/core/error.h"
+#include "floe/models/flamingo/media_plan.h"
 #include "floe/models/language_model.h"
 
 namespace floe::models {
-
 namespace {
 
-// Tokens whose next token, in the same sequence, has a label; and what each counts.
-// Calls f(token, source) for every token whose label the token before it predicts.
+// Calls f(predictor, token, source) for every token whose label some token predicts.
 template <class F>
-void for_each_target(const PackedBatch& batch, F&& f) {
+void for_each_target(const PackedBatch& batch, LabelRule rule, F&& f) {
   const auto* offsets = batch.sequence_offsets.const_data_ptr<std::int64_t>();
   const auto* labels = batch.labels.const_data_ptr<std::int64_t>();
   const auto* source = batch.source.const_data_ptr<std::int64_t>();
   const bool* attended = batch.attended.defined() ? batch.attended.const_data_ptr<bool>() : nullptr;
+  const std::int64_t before = rule == LabelRule::next_token ? 1 : 0;
   for (std::int64_t s = 0; s < batch.num_sequences(); ++s)
-    for (std::int64_t i = offsets[s] + 1; i < offsets[s + 1]; ++i) {
+    for (std::int64_t i = offsets[s] + before; i < offsets[s + 1]; ++i) {
       if (labels[i] == kNoLabel) continue;
       // Padding before the first token predicts nothing: without padding there is nobody to do it.
-      if (attended && !attended[i - 1] && attended[i]) continue;
-      f(i, source[s]);
+      if (attended && !attended[i - before] && attended[i]) continue;
+      f(i - before, i, source[s]);
     }
 }
 
-void find_targets(const PackedBatch& batch, const InputOptions& options, ModelInput& input) {
-  const auto* labels = batch.labels.const_data_ptr<std::int64_t>();
-  std::vector<std::int64_t> predictors, targets, sources;
-  for_each_target(batch, [&](std::int64_t token, std::int64_t source) {
-    predictors.push_back(token - 1);
-    targets.push_back(labels[token]);
-    sources.push_back(source);
+std::vector<std::int64_t> count_targets(const PackedBatch& batch, LabelRule rule,
+                                        std::int64_t num_sources) {
+  std::int64_t most = num_sources;
+  const auto* source = batch.source.const_data_ptr<std::int64_t>();
+  for (std::int64_t s = 0; s < batch.num_sequences(); ++s) most = std::max(most, source[s] + 1);
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(most), 0);
+  for_each_target(batch, rule, [&](std::int64_t, std::int64_t, std::int64_t from) {
+    ++counts[static_cast<std::size_t>(from)];
   });
-  input.labels_of_source = count_targets(batch, options.num_sources);
-  const LossRule& rule = options.loss;
+  return counts;
+}
+
+// What a labelled token of each source counts.
+std::vector<double> shares_of(const LossRule& rule, const std::vector<std::int64_t>& labels) {
   const auto at_source = [](const std::vector<double>& values, std::size_t s, double otherwise) {
     return s < values.size() ? values[s] : otherwise;
   };
-  std::vector<double> share;
-  for (std::size_t s = 0; s < input.labels_of_source.size(); ++s) {
-    const double count = static_cast<double>(input.labels_of_source[s]);
-    share.push_back(at_source(rule.weight, s, 1) /
-                    std::max(at_source(rule.divisor, s, count), 1.0));
+  std::vector<double> shares;
+  for (std::size_t s = 0; s < labels.size(); ++s) {
+    const double count = static_cast<double>(labels[s]);
+    shares.push_back(at_source(rule.weight, s, 1) /
+                     std::max(at_source(rule.divisor, s, count), 1.0));
   }
+  return shares;
+}
+
+void find_targets(const PackedBatch& batch, LabelRule rule, const InputOptions& options,
+                  ModelInput& input) {
+  const auto* labels = batch.labels.const_data_ptr<std::int64_t>();
+  std::vector<std::int64_t> predictors, targets, sources;
+  for_each_target(batch, rule,
+                  [&](std::int64_t predictor, std::int64_t token, std::int64_t source) {
+                    predictors.push_back(predictor);
+                    targets.push_back(labels[token]);
+                    sources.push_back(source);
+                  });
+  input.labels_of_source = count_targets(batch, rule, options.num_sources);
+  const std::vector<double> shares = shares_of(options.loss, input.labels_of_source);
   std::vector<float> weights;
   for (const std::int64_t s : sources)
-    weights.push_back(static_cast<float>(share[static_cast<std::size_t>(s)]));
+    weights.push_back(static_cast<float>(shares[static_cast<std::size_t>(s)]));
   if (options.rounded) {
     // In eighths of all tokens: the share of those with a label is nearly always the same.
     const std::int64_t step = std::max<std::int64_t>(batch.num_tokens() / 8, 1);
@@ -60,13 +79,73 @@ void find_targets(const PackedBatch& batch, const InputOptions& options, ModelIn
     predictors.resize(size, 0);
     targets.resize(size, 0);
     weights.resize(size, 0);
-    sources.resize(size, std::ssize(share));
+    sources.resize(size, std::ssize(shares));
   }
   input.predictors = to_device(at::tensor(predictors, at::kLong), options.device);
   input.targets = to_device(at::tensor(targets, at::kLong), options.device);
   input.target_sources = to_device(at::tensor(sources, at::kLong), options.device);
   input.target_weights = to_device(at::tensor(weights, at::kFloat), options.device);
-  input.z_loss = rule.z_loss;
+  input.z_loss = options.loss.z_loss;
+}
+
+void check_values(const PackedBatch& batch, const ModelInfo& info) {
+  if (batch.num_tokens() == 0) return;
+  const auto check = [&](const at::Tensor& values, const char* what) {
+    for (const at::Tensor& extreme : {values.min(), values.max()}) {
+      const auto value = extreme.item<std::int64_t>();
+      require<DataError>(value >= 0 && value < info.vocab, what, " ", value,
+                         " lies outside of the model's vocabulary of ", info.vocab,
+                         "; the data was made with another tokenizer");
+    }
+  };
+  check(batch.ids, "token");
+  check(batch.labels.masked_fill(batch.labels.eq(kNoLabel), 0), "label");
+  if (info.position_rows == 0) return;
+  const auto last = batch.positions.max().item<std::int64_t>();
+  require<DataError>(last + info.position_offset < info.position_rows, "a sequence has ", last + 1,
+                     " tokens; the model has ", info.position_rows - info.position_offset,
+                     " positions");
+}
+
+// Who looks at which image, and the images with the zeros that are looked at behind them.
+void take_images(const LanguageModel& model, const PackedBatch& batch, const InputOptions& options,
+                 BatchContext& context, ModelInput& input) {
+  const at::Tensor times =
+      options.media_times.defined() ? options.media_times : media_times(batch, model.media_token());
+  const MediaPlan::Rule rule{model.only_immediate_media(), options.rounded};
+  context.media =
+      std::make_shared<const MediaPlan>(batch, context.segments, times, rule, options.device);
+  input.images = batch.images.to(options.device, options.dtype, /*non_blocking=*/true);
+  const std::int64_t zeros = batch.image_offsets[-1].item<std::int64_t>() - batch.num_images() +
+                             (context.media->needs_zero_image() ? 1 : 0);
+  if (zeros <= 0) return;
+  const std::int64_t side = model.image_size();
+  const at::Tensor zero = at::zeros({zeros, 3, side, side}, input.images.options());
+  input.images = batch.num_images() == 0 ? zero : at::cat({input.images, zero});
+}
+
+struct Padding {
+  std::int64_t sequences = 1, tokens = 0, images = 0;
+};
+
+std::int64_t longest_sequence(const PackedBatch& batch) {
+  return batch.num_sequences() == 0 ? 0 : batch.sequence_offsets.diff().max().item<std::int64_t>();
+}
+
+Padding padding_for(const PackedBatch& batch, bool with_images) {
+  Padding padding;
+  std::int64_t for_images = 0;  // tokens, one for each image of padding
+  if (with_images) {
+    const std::int64_t images = bucket_size(batch.num_images());
+    padding.images = images - batch.num_images();
+    for_images = bucket_step(images);
+  }
+  const std::int64_t tokens = bucket_size(batch.num_tokens() + for_images);
+  padding.tokens = tokens - batch.num_tokens();
+  // However much is missing, no sequence of padding is longer than the longest one counts.
+  const std::int64_t longest = std::max<std::int64_t>(bucket_size(longest_sequence(batch)), 1);
+  padding.sequences = (bucket_step(tokens) + for_images + longest - 1) / longest;
+  return padding;
 }
 
 }  // namespace
@@ -88,63 +167,26 @@ nn::BatchParts ModelInput::parts(bool with_places) const {
   return parts;
 }
 
-std::vector<std::int64_t> count_targets(const PackedBatch& batch, std::int64_t num_sources) {
-  std::int64_t most = num_sources;
-  const auto* source = batch.source.const_data_ptr<std::int64_t>();
-  for (std::int64_t s = 0; s < batch.num_sequences(); ++s) most = std::max(most, source[s] + 1);
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(most), 0);
-  for_each_target(
-      batch, [&](std::int64_t, std::int64_t from) { ++counts[static_cast<std::size_t>(from)]; });
-  return counts;
+std::vector<std::int64_t> count_targets(const LanguageModel& model, const PackedBatch& batch,
+                                        std::int64_t num_sources) {
+  return count_targets(batch, model.info().labels, num_sources);
 }
 
 std::shared_ptr<const ModelInput> prepare(const LanguageModel& model, const PackedBatch& given,
                                           const InputOptions& options) {
   const PackedBatch batch = options.rounded ? rounded(given, model.media_token()) : given;
-  const DecoderSpec& spec = model.decoder().spec();
   const at::Device device = options.device;
-  if (batch.num_tokens() > 0) {
-    const auto check = [&](const at::Tensor& values, const char* what) {
-      for (const at::Tensor& extreme : {values.min(), values.max()}) {
-        const auto value = extreme.item<std::int64_t>();
-        require<DataError>(value >= 0 && value < spec.vocab, what, " ", value,
-                           " lies outside of the model's vocabulary of ", spec.vocab,
-                           "; the data was made with another tokenizer");
-      }
-    };
-    check(batch.ids, "token");
-    check(batch.labels.masked_fill(batch.labels.eq(kNoLabel), 0), "label");
-    if (spec.positions == Positions::learned) {
-      const auto last = batch.positions.max().item<std::int64_t>();
-      require<DataError>(last + spec.position_offset < spec.position_rows, "a sequence has ",
-                         last + 1, " tokens; the model has ",
-                         spec.position_rows - spec.position_offset, " positions");
-    }
-  }
+  check_values(batch, model.info());
   auto input = std::make_shared<ModelInput>();
   const auto segments = std::make_shared<const nn::Segments>(batch.sequence_offsets, batch.attended,
                                                              device, options.rounded);
   input->ids = to_device(batch.ids.to(at::kLong), device);
   const at::Tensor positions = to_device(batch.positions.to(at::kLong), device);
-  auto context = std::make_shared<DecoderContext>(
-      model.decoder().context(segments, positions, options.cache, options.dtype));
-  if (model.media_token() >= 0) {
-    const at::Tensor times = options.media_times.defined()
-                                 ? options.media_times
-                                 : media_times(batch, model.media_token());
-    const MediaPlan::Rule rule{model.only_immediate_media(), options.rounded};
-    context->media = std::make_shared<const MediaPlan>(batch, segments, times, rule, device);
-    input->images = batch.images.to(device, options.dtype, /*non_blocking=*/true);
-    const std::int64_t zeros = batch.image_offsets[-1].item<std::int64_t>() - batch.num_images() +
-                               (context->media->needs_zero_image() ? 1 : 0);
-    if (zeros > 0) {
-      const std::int64_t side = model.image_size();
-      const at::Tensor zero = at::zeros({zeros, 3, side, side}, input->images.options());
-      input->images = batch.num_images() == 0 ? zero : at::cat({input->images, zero});
-    }
-  }
+  auto context = std::make_shared<BatchContext>(
+      model.context(segments, positions, options.cache, options.dtype));
+  if (model.media_token() >= 0) take_images(model, batch, options, *context, *input);
   input->context = std::move(context);
-  find_targets(batch, options, *input);
+  find_targets(batch, model.info().labels, options, *input);
   return input;
 }
 
@@ -211,34 +253,6 @@ PackedBatch concatenate(const PackedBatch& a, const PackedBatch& b) {
   both.sample_keys.insert(both.sample_keys.end(), b.sample_keys.begin(), b.sample_keys.end());
   return both;
 }
-
-namespace {
-
-struct Padding {
-  std::int64_t sequences = 1, tokens = 0, images = 0;
-};
-
-std::int64_t longest_sequence(const PackedBatch& batch) {
-  return batch.num_sequences() == 0 ? 0 : batch.sequence_offsets.diff().max().item<std::int64_t>();
-}
-
-Padding padding_for(const PackedBatch& batch, bool with_images) {
-  Padding padding;
-  std::int64_t for_images = 0;  // tokens, one for each image of padding
-  if (with_images) {
-    const std::int64_t images = bucket_size(batch.num_images());
-    padding.images = images - batch.num_images();
-    for_images = bucket_step(images);
-  }
-  const std::int64_t tokens = bucket_size(batch.num_tokens() + for_images);
-  padding.tokens = tokens - batch.num_tokens();
-  // However much is missing, no sequence of padding is longer than the longest one counts.
-  const std::int64_t longest = std::max<std::int64_t>(bucket_size(longest_sequence(batch)), 1);
-  padding.sequences = (bucket_step(tokens) + for_images + longest - 1) / longest;
-  return padding;
-}
-
-}  // namespace
 
 PackedBatch rounded(const PackedBatch& batch, std::int64_t media_token) {
   const bool with_images = media_token >= 0;

@@ -7,65 +7,8 @@
 #include "floe/batch/packed_batch.h"
 #include "floe/core/error.h"
 #include "floe/nn/activations/kept_products.h"
-#include "floe/nn/layers.h"
 
 namespace floe::models {
-
-TokenEmbedding::TokenEmbedding(std::int64_t vocab, std::int64_t dim, double deviation,
-                               const std::vector<std::int64_t>& trained_rows)
-    : trained_rows_(trained_rows) {
-  weight_ = parameter("weight", {vocab, dim}, nn::Init::normal(deviation));
-  if (!trained_rows.empty())
-    rows_ = parameter("rows", {static_cast<std::int64_t>(trained_rows.size()), dim},
-                      nn::Init::normal(deviation));
-}
-
-at::Tensor TokenEmbedding::forward(const at::Tensor& ids) {
-  at::Tensor x = at::embedding(weight_, ids);
-  for (std::size_t r = 0; r < trained_rows_.size(); ++r) {
-    const at::Tensor own = rows_[static_cast<std::int64_t>(r)].unsqueeze(0).to(x.scalar_type());
-    x = at::where(ids.eq(trained_rows_[r]).unsqueeze(1), own, x);
-  }
-  return x;
-}
-
-OutputHead::OutputHead(std::int64_t vocab, std::int64_t dim, double deviation, double scale)
-    : scale_(scale) {
-  weight_ = parameter("weight", {vocab, dim}, nn::Init::normal(deviation));
-}
-
-void OutputHead::tie(const TokenEmbedding& embedding) {
-  weight_ = nn::Module::tie("weight", embedding.weight());
-  trained_rows_ = embedding.trained_rows();
-  if (!embedding.rows().defined()) return;
-  register_parameter("rows", embedding.rows());
-  rows_ = embedding.rows();
-}
-
-nn::OutputWeights OutputHead::output(const at::Tensor& like) {
-  nn::OutputWeights output{.weight = weight_, .rows = rows_, .scale = scale_};
-  if (!rows_.defined()) return output;
-  if (!row_ids_.defined() || row_ids_.device() != like.device())
-    row_ids_ = to_device(at::tensor(trained_rows_, at::kLong), like.device());
-  output.row_ids = row_ids_;
-  return output;
-}
-
-at::Tensor OutputHead::logits(const at::Tensor& hidden) {
-  return nn::call_through(
-      *this, [this](const at::Tensor& h) { return nn::logits(h, output(h)); }, hidden);
-}
-
-std::pair<at::Tensor, at::Tensor> OutputHead::loss(const at::Tensor& hidden,
-                                                   const at::Tensor& targets,
-                                                   const at::Tensor& weights, double z_loss) {
-  return nn::call_through(
-      *this,
-      [this, targets, weights, z_loss](const at::Tensor& h) {
-        return nn::cross_entropy(h, output(h), targets, weights, z_loss);
-      },
-      hidden);
-}
 
 Norm::Norm(NormKind kind, std::int64_t dim, double eps) : kind_(kind), eps_(eps) {
   weight_ = parameter("weight", {dim}, nn::Init::ones());
@@ -118,7 +61,7 @@ at::Tensor DecoderLayer::drop(const at::Tensor& x) {
   return spec_.residual_dropout > 0 ? at::dropout(x, spec_.residual_dropout, is_training()) : x;
 }
 
-at::Tensor DecoderLayer::attend(const at::Tensor& x, const DecoderContext& context) {
+at::Tensor DecoderLayer::attend(const at::Tensor& x, const BatchContext& context) {
   const std::int64_t tokens = x.size(0), heads = spec_.heads, shared = spec_.kv_heads;
   const std::int64_t dim = spec_.head_dim;
   nn::AttentionRule rule = context.rule;
@@ -160,7 +103,7 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const DecoderContext& conte
   return out_(mixed);
 }
 
-at::Tensor DecoderLayer::turned(const at::Tensor& projected, const DecoderContext& context) const {
+at::Tensor DecoderLayer::turned(const at::Tensor& projected, const BatchContext& context) const {
   if (!context.rotary.cos.defined() || q_norm_) return {};
   const nn::PackedHeads heads = heads_inside(projected);
   return nn::rotate_inside(projected, context.rotary, heads.q_heads, heads.k_heads);
@@ -233,10 +176,10 @@ Decoder::Decoder(const DecoderSpec& spec, const std::optional<Gates>& gates,
   if (spec.tied) head_->tie(*embed_);
 }
 
-DecoderContext Decoder::context(std::shared_ptr<const nn::Segments> segments,
-                                const at::Tensor& positions, nn::KvCache* cache,
-                                at::ScalarType dtype) const {
-  DecoderContext context;
+BatchContext Decoder::context(std::shared_ptr<const nn::Segments> segments,
+                              const at::Tensor& positions, nn::KvCache* cache,
+                              at::ScalarType dtype) const {
+  BatchContext context;
   context.rule.scale = spec_.attention_scale > 0
                            ? spec_.attention_scale
                            : 1 / std::sqrt(static_cast<double>(spec_.head_dim));
@@ -268,6 +211,56 @@ at::Tensor Decoder::hidden(const at::Tensor& ids, const at::Tensor& media,
   }
   if (final_norm_) x = final_norm_(x);
   return project_out_ ? project_out_(x) : x;
+}
+
+BatchContext DecoderModel::context(std::shared_ptr<const nn::Segments> segments,
+                                   const at::Tensor& positions, nn::KvCache* cache,
+                                   at::ScalarType dtype) const {
+  return decoder()->context(std::move(segments), positions, cache, dtype);
+}
+
+at::Tensor DecoderModel::logits(const at::Tensor& hidden) {
+  return decoder()->head()->logits(hidden);
+}
+
+std::pair<at::Tensor, at::Tensor> DecoderModel::loss(const at::Tensor& hidden,
+                                                     const at::Tensor& targets,
+                                                     const at::Tensor& weights, double z_loss) {
+  return decoder()->head()->loss(hidden, targets, weights, z_loss);
+}
+
+CausalLm::CausalLm(const DecoderSpec& spec)
+    : Decoder(spec, std::nullopt, {}), DecoderModel(decoder_info(spec)) {}
+
+at::Tensor CausalLm::hidden(const ModelInput& input, const at::Tensor&, Stages* stages) {
+  Watch watch;
+  if (stages)
+    watch = [stages](std::int64_t i, const at::Tensor&, const at::Tensor& out) {
+      (*stages)[str("layer", i, ".decoder_out")] = out;
+    };
+  return Decoder::hidden(input.ids, {}, input.context, watch);
+}
+
+ModelInfo decoder_info(const DecoderSpec& spec) {
+  ModelInfo info{.kind = "causal_lm",
+                 .family = spec.family,
+                 .vocab = spec.vocab,
+                 .dim = spec.dim,
+                 .layers = spec.layers};
+  if (spec.positions == Positions::learned) {
+    info.position_rows = spec.position_rows;
+    info.position_offset = spec.position_offset;
+  }
+  info.trained_by_default = {"*"};
+  info.tied = spec.tied;
+  info.init_range = spec.init_range;
+  info.parts = {.embed = spec.names.embed,
+                .layers = spec.names.layers,
+                .head = spec.names.head,
+                .tables = {spec.names.positions},
+                .before = {spec.names.project_in}};
+  info.ignored = spec.ignored;
+  return info;
 }
 
 }  // namespace floe::models

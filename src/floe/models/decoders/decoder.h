@@ -9,72 +9,11 @@
 
 #include "floe/models/decoders/decoder_spec.h"
 #include "floe/models/flamingo/gated_cross_attention.h"
-#include "floe/nn/attention.h"
-#include "floe/nn/cross_entropy.h"
+#include "floe/models/language_model.h"
+#include "floe/models/vocabulary.h"
 #include "floe/nn/layers.h"
 
 namespace floe::models {
-
-// The embedding of tokens and the output head, with rows of their own for the tokens that train.
-//
-// Note [Trained rows]
-// OpenFlamingo trains the embeddings of `<image>` and `<|endofchunk|>` only: the whole table requires
-// a gradient, and all but two rows of it are set to zero. Here the table is frozen storage and the
-// rows are a parameter `rows` beside it, so that gradient, optimizer state and traffic exist for the
-// rows alone. The table's own values for these tokens are never used. A tied head uses the same rows.
-// Files in other layouts have one table; models/weights.h goes between the two.
-
-class TokenEmbedding : public nn::Module {
- public:
-  TokenEmbedding(std::int64_t vocab, std::int64_t dim, double deviation,
-                 const std::vector<std::int64_t>& trained_rows);
-  at::Tensor forward(const at::Tensor& ids);  // [N] → [N, dim]
-  bool weights_in_backward() const override { return false; }
-
-  const std::vector<std::int64_t>& trained_rows() const { return trained_rows_; }
-  const at::Tensor& weight() const { return weight_; }
-  const at::Tensor& rows() const { return rows_; }
-
- private:
-  std::vector<std::int64_t> trained_rows_;
-  at::Tensor weight_;  // [vocab, dim]
-  at::Tensor rows_;    // [R, dim] or undefined
-};
-
-class OutputHead : public nn::Module {
- public:
-  OutputHead(std::int64_t vocab, std::int64_t dim, double deviation, double scale);
-  // The embedding's table and rows are this head's, under both names.
-  void tie(const TokenEmbedding& embedding);
-  bool weights_in_backward() const override { return false; }  // see Note [Loss without logits]
-
-  // [L, dim] → [L, vocab]
-  at::Tensor logits(const at::Tensor& hidden);
-  // See nn::cross_entropy.
-  std::pair<at::Tensor, at::Tensor> loss(const at::Tensor& hidden, const at::Tensor& targets,
-                                         const at::Tensor& weights, double z_loss);
-
- private:
-  nn::OutputWeights output(const at::Tensor& like);
-
-  double scale_;
-  std::vector<std::int64_t> trained_rows_;
-  at::Tensor weight_, rows_;
-  at::Tensor
-      row_ids_;  // `trained_rows_` where the model computes: made once, a step reads no host memory
-};
-
-// What all layers need of a batch beside the hidden states. Shared: recomputed layers read it again.
-struct DecoderContext {
-  std::shared_ptr<const nn::Segments> segments;
-  at::Tensor positions;  // [N], of each token in its sequence
-  nn::AttentionRule rule;
-  std::vector<at::Tensor> masks;  // of each bucket
-  nn::RotaryAngles rotary;
-  nn::KvCache* cache = nullptr;            // generation only
-  std::shared_ptr<const MediaPlan> media;  // with gates only
-};
-using ContextPtr = std::shared_ptr<const DecoderContext>;
 
 // Layer norm or RMS norm, as the spec says.
 class Norm : public nn::Module {
@@ -96,11 +35,11 @@ class DecoderLayer : public nn::Module {
   at::Tensor forward(const at::Tensor& x, const ContextPtr& context);  // [N, dim] → [N, dim]
 
  private:
-  at::Tensor attend(const at::Tensor& x, const DecoderContext& context);
+  at::Tensor attend(const at::Tensor& x, const BatchContext& context);
   // Where the heads lie in the rows of the fused projection.
   nn::PackedHeads heads_inside(const at::Tensor& projected) const;
   // The fused projection, turned by the rotary positions already; undefined: not done.
-  at::Tensor turned(const at::Tensor& projected, const DecoderContext& context) const;
+  at::Tensor turned(const at::Tensor& projected, const BatchContext& context) const;
   at::Tensor transform(const at::Tensor& x);
   at::Tensor drop(const at::Tensor& x);
 
@@ -123,10 +62,11 @@ class Decoder : public nn::Module {
           const std::vector<std::int64_t>& trained_rows);
 
   const DecoderSpec& spec() const { return spec_; }
-  DecoderContext context(std::shared_ptr<const nn::Segments> segments, const at::Tensor& positions,
-                         nn::KvCache* cache, at::ScalarType dtype) const;
+  BatchContext context(std::shared_ptr<const nn::Segments> segments, const at::Tensor& positions,
+                       nn::KvCache* cache, at::ScalarType dtype) const;
 
-  // Called with the index of a layer, and what came out of its gate (undefined: none) and of itself.
+  // Called with the index of a layer, and what came out of its gate (undefined: none) and of
+  // itself.
   using Watch = std::function<void(std::int64_t, const at::Tensor&, const at::Tensor&)>;
   // ids [N] → hidden states before the head [N, embed_dim]. `media` only with gates.
   at::Tensor hidden(const at::Tensor& ids, const at::Tensor& media, const ContextPtr& context,
@@ -150,5 +90,32 @@ class Decoder : public nn::Module {
   nn::Ptr<OutputHead> head_;
   at::Tensor slopes_;  // alibi
 };
+
+// A model whose text goes through a decoder: context, logits and loss are the decoder's.
+class DecoderModel : public LanguageModel {
+ public:
+  using LanguageModel::LanguageModel;
+
+  BatchContext context(std::shared_ptr<const nn::Segments> segments, const at::Tensor& positions,
+                       nn::KvCache* cache, at::ScalarType dtype) const override;
+  at::Tensor logits(const at::Tensor& hidden) override;
+  std::pair<at::Tensor, at::Tensor> loss(const at::Tensor& hidden, const at::Tensor& targets,
+                                         const at::Tensor& weights, double z_loss) override;
+};
+
+// A decoder alone, under the names of its Hugging Face files.
+class CausalLm : public Decoder, public DecoderModel {
+ public:
+  explicit CausalLm(const DecoderSpec& spec);
+
+  nn::Module& module() override { return *this; }
+  const Decoder* decoder() const override { return this; }
+  // Both bases have these: the model's are what callers mean.
+  using DecoderModel::context;
+  at::Tensor hidden(const ModelInput& input, const at::Tensor& media, Stages* stages) override;
+};
+
+// What is known of a model with this decoder; all of it trains.
+ModelInfo decoder_info(const DecoderSpec& spec);
 
 }  // namespace floe::models

@@ -1,24 +1,16 @@
 // A decoder as data: everything in which the language models differ. One small file per family
-// (opt.cc, gpt_neox.cc, ...) fills it from the model's config.json; docs/adding-a-model.md tells how
-// to add the next.
+// (opt.cc, gpt_neox.cc, ...) fills it from the model's config.json; docs/adding-a-model.md tells
+// how to add the next.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "floe/models/hf_config.h"
 #include "floe/nn/rotary.h"
 
 namespace floe::models {
-
-// The nonlinearities of decoders and image towers.
-
-enum class Activation { relu, gelu, gelu_tanh, quick_gelu, silu };
-
-at::Tensor activate(const at::Tensor& x, Activation kind);
 
 enum class NormKind { layer, layer_without_bias, rms };
 enum class Positions { none, learned, rotary, alibi };
@@ -74,10 +66,21 @@ struct DecoderSpec {
   std::vector<std::string> ignored;
 };
 
-// By the "model_type" of a Hugging Face config.json. Throws ConfigError, naming the file, for a
-// family that is not known and for settings that floe does not compute.
-DecoderSpec decoder_spec(const nlohmann::json& config, const std::string& file);
-// Whether decoder_spec() knows this "model_type".
-bool is_decoder_family(const std::string& model_type);
+// "rope_scaling" and "rope_theta" (or "rope_parameters", as newer files have them).
+nn::RotarySpec rotary_from(const HfConfig& config, std::int64_t dim, double default_theta);
+
+// The families, one file each; registry.cc says by which "model_type" each is found.
+DecoderSpec opt_spec(const HfConfig& config);
+DecoderSpec gpt_neox_spec(const HfConfig& config);
+DecoderSpec mpt_spec(const HfConfig& config);
+DecoderSpec mosaic_gpt_spec(const HfConfig& config);
+DecoderSpec llama_spec(const HfConfig& config);
+DecoderSpec mistral_spec(const HfConfig& config);
+DecoderSpec qwen2_spec(const HfConfig& config);
+
+// With what follows from other fields. Throws ConfigError, naming `file`, for sizes that do not fit
+// each other.
+DecoderSpec completed(DecoderSpec spec, const std::string& file);
+void remove_dropout(DecoderSpec& spec);
 
 }  // namespace floe::models

@@ -1,6 +1,6 @@
 // GPT-NeoX (Pythia, RedPajama-INCITE): rotary positions on a part of each head, attention and MLP
 // side by side, query, key and value of a head together.
-#include "floe/models/decoders/families.h"
+#include "floe/models/decoders/decoder_spec.h"
 
 namespace floe::models {
 

@@ -1,5 +1,5 @@
 // LLaMA: rotary positions, RMS norms, gated SiLU, keys and values shared by groups of heads.
-#include "floe/models/decoders/families.h"
+#include "floe/models/decoders/decoder_spec.h"
 
 namespace floe::models {
 

@@ -1,5 +1,5 @@
 // Mistral: LLaMA without biases, and a token sees only a window of the text.
-#include "floe/models/decoders/families.h"
+#include "floe/models/decoders/decoder_spec.h"
 
 namespace floe::models {
 

@@ -1,6 +1,6 @@
 // MPT: alibi, no biases, tied embeddings. MPT-1B came before the name: its files say "mosaic_gpt",
 // its queries and keys are normalised, and its parameters have names of their own.
-#include "floe/models/decoders/families.h"
+#include "floe/models/decoders/decoder_spec.h"
 
 namespace floe::models {
 namespace {

@@ -1,6 +1,6 @@
-// OPT: learned positions from index 2 on, ReLU, biases everywhere; OPT-350m has its norms behind the
-// blocks and a narrower embedding.
-#include "floe/models/decoders/families.h"
+// OPT: learned positions from index 2 on, ReLU, biases everywhere; OPT-350m has its norms behind
+// the blocks and a narrower embedding.
+#include "floe/models/decoders/decoder_spec.h"
 
 namespace floe::models {
 

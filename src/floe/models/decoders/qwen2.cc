@@ -1,5 +1,5 @@
 // Qwen2: LLaMA with biases on queries, keys and values only.
-#include "floe/models/decoders/families.h"
+#include "floe/models/decoders/decoder_spec.h"
 
 namespace floe::models {
 

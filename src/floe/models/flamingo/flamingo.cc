@@ -3,8 +3,22 @@
 #include "floe/core/error.h"
 
 namespace floe::models {
+namespace {
 
-Flamingo::Flamingo(const FlamingoSpec& spec) : spec_(spec) {
+// OpenFlamingo trains what it adds, and the embeddings of its two tokens.
+ModelInfo flamingo_info(const FlamingoSpec& spec) {
+  ModelInfo info = decoder_info(spec.lm);
+  info.kind = "flamingo";
+  info.trained_by_default = {"perceiver.*", "*gated_cross_attn_layer.*"};
+  if (spec.freeze_embeddings) return info;
+  info.trained_by_default.push_back("lang_encoder." + spec.lm.names.embed + ".rows");
+  info.trained_rows = {spec.media_token, spec.endofchunk_token};
+  return info;
+}
+
+}  // namespace
+
+Flamingo::Flamingo(const FlamingoSpec& spec) : DecoderModel(flamingo_info(spec)), spec_(spec) {
   require<ConfigError>(
       spec.cross_attention_every >= 1 && spec.cross_attention_every <= spec.lm.layers,
       "model.cross_attn_every_n_layers is ", spec.cross_attention_every,
@@ -13,9 +27,7 @@ Flamingo::Flamingo(const FlamingoSpec& spec) : spec_(spec) {
       child<VisionTransformer>("vision_encoder", spec.vision, spec.vision_tokens_after_norm);
   perceiver_ = child<PerceiverResampler>("perceiver", spec.vision.width, spec.perceiver);
   const Gates gates{spec.cross_attention_every, spec.vision.width, spec.cross_attention};
-  std::vector<std::int64_t> rows;
-  if (!spec.freeze_embeddings) rows = {spec.media_token, spec.endofchunk_token};
-  lang_encoder_ = child<Decoder>("lang_encoder", spec.lm, gates, rows);
+  lang_encoder_ = child<Decoder>("lang_encoder", spec.lm, gates, info().trained_rows);
 }
 
 at::Tensor Flamingo::encode_images(const at::Tensor& images, Stages* stages) {
@@ -41,13 +53,6 @@ at::Tensor Flamingo::hidden(const ModelInput& input, const at::Tensor& media, St
     };
   const at::Tensor seen = media.defined() ? media : encode_images(input.images, stages);
   return lang_encoder_->hidden(input.ids, seen, input.context, watch);
-}
-
-std::vector<std::string> Flamingo::trained_by_default() const {
-  std::vector<std::string> patterns{"perceiver.*", "*gated_cross_attn_layer.*"};
-  if (!spec_.freeze_embeddings)
-    patterns.push_back("lang_encoder." + spec_.lm.names.embed + ".rows");
-  return patterns;
 }
 
 }  // namespace floe::models

@@ -2,8 +2,8 @@
 // cross-attention in front of every n-th layer. Names are those of OpenFlamingo's state dict.
 #pragma once
 
+#include "floe/models/decoders/decoder.h"
 #include "floe/models/flamingo/perceiver.h"
-#include "floe/models/language_model.h"
 #include "floe/models/vision/clip_vision.h"
 
 namespace floe::models {
@@ -20,19 +20,18 @@ struct FlamingoSpec {
   bool freeze_embeddings = false;
 };
 
-class Flamingo : public nn::Module, public LanguageModel {
+class Flamingo : public nn::Module, public DecoderModel {
  public:
   explicit Flamingo(const FlamingoSpec& spec);
   const FlamingoSpec& spec() const { return spec_; }
 
   nn::Module& module() override { return *this; }
-  const Decoder& decoder() const override { return *lang_encoder_; }
+  const Decoder* decoder() const override { return &*lang_encoder_; }
   std::int64_t media_token() const override { return spec_.media_token; }
   bool only_immediate_media() const override { return spec_.only_immediate_media; }
   std::int64_t image_size() const override { return spec_.vision.image_size; }
   at::Tensor hidden(const ModelInput& input, const at::Tensor& media, Stages* stages) override;
   at::Tensor encode_images(const at::Tensor& images, Stages* stages) override;
-  std::vector<std::string> trained_by_default() const override;
 
  private:
   FlamingoSpec spec_;

@@ -1,5 +1,5 @@
-// The layer that lets text look at images: cross-attention and an MLP, each behind a gate that begins
-// closed. It stands in front of a decoder layer.
+// The layer that lets text look at images: cross-attention and an MLP, each behind a gate that
+// begins closed. It stands in front of a decoder layer.
 #pragma once
 
 #include "floe/models/flamingo/media_plan.h"

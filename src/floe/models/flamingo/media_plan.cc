@@ -133,8 +133,8 @@ void MediaPlan::pack(const std::vector<std::int64_t>& image_of_token) {
   }
   if (images.empty()) return;
   if (rule_.rounded) {
-    // As many as there can be: one for each image, and for each page the text before its first image and
-    // that behind its last. Those without a token look at nothing.
+    // As many as there can be: one for each image, and for each page the text before its first
+    // image and that behind its last. Those without a token look at nothing.
     const std::size_t spans = 2 * pages_.size() + static_cast<std::size_t>(zero_image_);
     tokens.resize(spans + 1, tokens.back());
     images_before.resize(spans + 1, images_before.back());

@@ -3,10 +3,11 @@
 // Note [Media time]
 // A token's time is the number of `<image>` tokens of its sequence up to and including itself. With
 // `only_immediate` it looks at the image of that number (from 1), and at nothing before the first
-// one. Without, it looks at all images up to that number. Where the rule leaves it none although the
-// sequence has slots (a time beyond them; time 0 without `only_immediate`), its attention is spread
-// evenly over all slots: in the reference, masked scores are the lowest finite number, and a softmax
-// over equal numbers is even. Here such a token gets a query of zeros, which scores all slots alike.
+// one. Without, it looks at all images up to that number. Where the rule leaves it none although
+// the sequence has slots (a time beyond them; time 0 without `only_immediate`), its attention is
+// spread evenly over all slots: in the reference, masked scores are the lowest finite number, and a
+// softmax over equal numbers is even. Here such a token gets a query of zeros, which scores all
+// slots alike.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,8 +43,8 @@ class MediaPlan {
 
   struct Rule {
     bool only_immediate = true;
-    // The number of spans and the longest of them are as large as they can be, so that they follow from the
-    // batch's size.
+    // The number of spans and the longest of them are as large as they can be, so that they follow
+    // from the batch's size.
     bool rounded = false;
   };
   // `batch` and `times` [N] on the CPU. Images are counted by the batch's offsets.
@@ -89,7 +90,8 @@ class MediaPlan {
   mutable std::optional<std::vector<Bucket>> buckets_;
 };
 
-// Number of `media_token` up to and including each token, sequence by sequence: [N] int64 on the CPU.
+// Number of `media_token` up to and including each token, sequence by sequence: [N] int64 on the
+// CPU.
 at::Tensor media_times(const PackedBatch& batch, std::int64_t media_token);
 
 }  // namespace floe::models

@@ -17,7 +17,8 @@ class PerceiverAttention : public nn::Module {
   at::Tensor forward(const at::Tensor& media, const at::Tensor& latents);
 
  private:
-  // Of the media, which it norms, and then of the normed latents: [M, tokens + num_latents, 2 * inner]
+  // Of the media, which it norms, and then of the normed latents: [M, tokens + num_latents, 2 *
+  // inner]
   at::Tensor keys_and_values(const at::Tensor& media, const at::Tensor& latents);
 
   std::int64_t heads_, dim_head_;

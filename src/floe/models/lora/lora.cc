@@ -11,7 +11,7 @@
 #include "floe/io/file/json_text.h"
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/io/tensors/tensor_source.h"
-#include "floe/models/decoders/families.h"
+#include "floe/models/hf_config.h"
 #include "floe/models/weights/file_layouts.h"
 
 namespace floe::models {

@@ -1,7 +1,7 @@
 // CLIP's image tower (ViT), under open_clip's names. It never trains.
 #pragma once
 
-#include "floe/models/decoders/decoder_spec.h"
+#include "floe/models/hf_config.h"
 #include "floe/nn/layers.h"
 
 namespace floe::models {
@@ -50,8 +50,8 @@ struct VisionOutput {
 
 class VisionTransformer : public nn::Module {
  public:
-  // tokens_after_norm: the final norm is applied to the tokens that are handed on, as newer versions
-  // of open_clip do (2.23 and later); older ones hand them on before it.
+  // tokens_after_norm: the final norm is applied to the tokens that are handed on, as newer
+  // versions of open_clip do (2.23 and later); older ones hand them on before it.
   VisionTransformer(const VisionSpec& spec, bool tokens_after_norm);
   const VisionSpec& spec() const { return spec_; }
   // images [M, 3, image_size, image_size] → [M, grid², width]. Without gradient.

@@ -8,8 +8,8 @@
 #include "floe/io/file/json_text.h"
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/io/torch_file/torch_file.h"
-#include "floe/models/decoders/families.h"
 #include "floe/models/flamingo/exported_flamingo.h"
+#include "floe/models/hf_config.h"
 #include "floe/models/weights/assembled_source.h"
 
 namespace floe::models {

@@ -21,8 +21,8 @@ struct VisionFiles {
   std::string path;                            // for messages
 };
 
-// `path`: a folder of open_clip (open_clip_config.json) or Hugging Face (config.json of CLIPModel or
-// CLIPVisionModel), or one file of weights; OpenAI's archives need no configuration. Throws
+// `path`: a folder of open_clip (open_clip_config.json) or Hugging Face (config.json of CLIPModel
+// or CLIPVisionModel), or one file of weights; OpenAI's archives need no configuration. Throws
 // ConfigError or DataError.
 VisionFiles open_vision(const std::string& path);
 

@@ -53,8 +53,8 @@ class AssembledSource : public TensorSource {
   std::map<std::string, Entry> entries_;
 };
 
-// Weights under their own names, whatever a trainer wrapped around them: the part of a training state
-// that they lie in (training_state.h; `state_dict.model.` of Lightning), `module.` of data
+// Weights under their own names, whatever a trainer wrapped around them: the part of a training
+// state that they lie in (training_state.h; `state_dict.model.` of Lightning), `module.` of data
 // parallelism, and the marks that FSDP, activation checkpointing and compilation leave in names.
 
 // What lies beside the state dict of a checkpoint (the optimizer's moments) is left out. Throws

@@ -24,7 +24,6 @@
 namespace floe::models {
 
 // Which part of a model a parameter or module belongs to, by its name.
-
 inline constexpr std::string_view kLanguagePart = "lang_encoder.";  // of a Flamingo
 inline constexpr std::string_view kVisionPart = "vision_encoder.";
 
@@ -74,8 +73,8 @@ struct SavedTensor {
   std::vector<SavedRun> runs;           // one after the other
   bool transposed = false;              // the parameter is a matrix that lies the other way round
   std::optional<SavedAdapter> adapter;  // only with a single run
-  // Further names of the same tensor: those that every file has (a tied head), and those that are only
-  // written where they cost no bytes.
+  // Further names of the same tensor: those that every file has (a tied head), and those that are
+  // only written where they cost no bytes.
   std::vector<std::string> copies, second_names;
 
   std::int64_t numel() const;
@@ -83,8 +82,8 @@ struct SavedTensor {
   std::vector<std::string> parameters() const;
 };
 
-// Gives a parameter by its name, whole, on any device. Collective where it is (under an engine it is
-// Engine::full_parameter): all ranks then save the same tensors in the same order.
+// Gives a parameter by its name, whole, on any device. Collective where it is (under an engine it
+// is Engine::full_parameter): all ranks then save the same tensors in the same order.
 using WholeParameter = std::function<at::Tensor(const std::string& name)>;
 
 // Of a model in one piece.
@@ -114,19 +113,19 @@ class SavedTensorReader {
   std::map<std::string, at::Tensor> held_;  // flattened
 };
 
-// The language model alone, under Hugging Face's names, without what Flamingo put into it. Adapters are
-// added to their weights. A tied head is left out, as transformers leaves it out.
+// The language model alone, under Hugging Face's names, without what Flamingo put into it. Adapters
+// are added to their weights. A tied head is left out, as transformers leaves it out.
 std::vector<SavedTensor> language_model_layout(LanguageModel& model);
 
-// What OpenFlamingo keeps in a checkpoint: parameters that train, the input embedding, and everything
-// with "embed" in its name; of the image tower only what trains. A tied head is written under its own name as
-// well. Adapters are tensors of their own.
-// `trains` says which parameters do; null: those that require a gradient now.
+// What OpenFlamingo keeps in a checkpoint: parameters that train, the input embedding, and
+// everything with "embed" in its name; of the image tower only what trains. A tied head is written
+// under its own name as well. Adapters are tensors of their own. `trains` says which parameters do;
+// null: those that require a gradient now.
 std::vector<SavedTensor> trained_part_layout(
     LanguageModel& model, const std::function<bool(const nn::NamedParameter&)>& trains = nullptr);
 
-// A whole state dict of OpenFlamingo. Its modules `old_decoder_blocks` and `gated_cross_attn_layers`
-// are second names. Adapters are added to their weights.
+// A whole state dict of OpenFlamingo. Its modules `old_decoder_blocks` and
+// `gated_cross_attn_layers` are second names. Adapters are added to their weights.
 std::vector<SavedTensor> flamingo_layout(LanguageModel& model);
 
 // The image tower: `visual.…` of open_clip, or CLIPVisionModel of Hugging Face (with

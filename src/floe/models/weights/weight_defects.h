@@ -21,8 +21,8 @@ class WeightDefects {
   void other(const std::string& name, const std::string& sentence);
 
   bool empty() const { return groups_.empty(); }
-  // A few are named one by one. Of many of a kind the first ones are, then how many there are in which
-  // part of the model: "layers.{1,3}.gated_cross_attn_layer.* (22 tensors)".
+  // A few are named one by one. Of many of a kind the first ones are, then how many there are in
+  // which part of the model: "layers.{1,3}.gated_cross_attn_layer.* (22 tensors)".
   std::string text() const;
 
  private:
@@ -36,8 +36,8 @@ class WeightDefects {
       groups_;  // as they came
 };
 
-// Names in a few patterns for each first segment, with the number of names of each: numbers that differ become {1,3} or
-// *, and ends that differ become *.
+// Names in a few patterns for each first segment, with the number of names of each: numbers that
+// differ become {1,3} or *, and ends that differ become *.
 std::vector<std::pair<std::string, std::size_t>> name_patterns(
     const std::vector<std::string>& names);
 

@@ -91,7 +91,7 @@ class Assembly {
   }
 
  private:
-  const DecoderSpec& spec() const { return model_.decoder().spec(); }
+  const ModelInfo& info() const { return model_.info(); }
 
   void place(const nn::NamedParameter& parameter) {
     const Shape shape = parameter.tensor.sizes().vec();
@@ -121,12 +121,16 @@ class Assembly {
     return names;
   }
 
-  // Whole names, and those in a file of the bare model.
-  static std::vector<std::string> hf_names(const nn::NamedParameter& parameter) {
+  // Whole names, those in a file of the bare model, and those in older files.
+  std::vector<std::string> hf_names(const nn::NamedParameter& parameter) const {
     std::vector<std::string> names{hf_name(parameter.name)};
     for (const std::string& name : parameter.other_names) names.push_back(hf_name(name));
-    const std::string& whole = names[0];
-    names.push_back(whole.substr(whole.find('.') + 1));
+    names.push_back(names[0].substr(names[0].find('.') + 1));
+    const std::vector<std::string> today = names;
+    for (const auto& [ending, older] : info().older_endings)
+      for (const std::string& name : today)
+        if (name.ends_with(ending))
+          names.push_back(name.substr(0, name.size() - ending.size()) + older);
     return names;
   }
 
@@ -147,8 +151,8 @@ class Assembly {
 
   void take(const nn::NamedParameter& parameter, const Place& from, const TensorInfo* found) {
     const Shape shape = parameter.tensor.sizes().vec();
-    const bool table = parameter.tensor.is_same(model_.decoder().embedding()->weight());
-    const bool resizable = table || hf_name(parameter.name) == spec().names.head + ".weight";
+    const bool table = hf_name(parameter.name) == info().parts.embed + ".weight";
+    const bool resizable = table || hf_name(parameter.name) == info().parts.head + ".weight";
     const bool other_rows = resizable && found->shape.size() == 2 && shape[1] == found->shape[1];
     if (found->shape != shape && !other_rows)
       return defects_.misshapen(found->name, found->shape, shape, from.path());
@@ -173,7 +177,7 @@ class Assembly {
       pieces.push_back(
           {.source = source, .tensor = found, .first = first_row * width, .count = kept * width});
     if (kept < rows)
-      pieces.push_back({.init = nn::Init::normal(spec().init_range),
+      pieces.push_back({.init = nn::Init::normal(info().init_range),
                         .seed_name = name,
                         .first = (first_row + kept) * width,
                         .count = (rows - kept) * width});
@@ -186,7 +190,7 @@ class Assembly {
       return take(parameter, weights_, apart);
     if (!table_.found) return;  // a new model, or the table is reported already
     std::vector<WeightPiece> pieces;
-    for (const std::int64_t row : model_.decoder().embedding()->trained_rows())
+    for (const std::int64_t row : info().trained_rows)
       for (WeightPiece& piece :
            table_pieces(table_.name, table_.source, table_.found, row, {1, shape[1]}))
         pieces.push_back(std::move(piece));
@@ -259,9 +263,9 @@ class Assembly {
   }
 
   void find_surplus() {
-    std::vector<std::string> excused = spec().ignored;
+    std::vector<std::string> excused = info().ignored;
     // A tied head may be written out as well.
-    if (spec().tied) excused.push_back("*" + spec().names.head + ".weight");
+    if (info().tied) excused.push_back("*" + info().parts.head + ".weight");
     report_surplus(lm_, "", excused);
     // A whole state dict has some modules under two names, buffers, and perhaps a projection of the
     // image tower that the tower's own files do not have.

@@ -2,14 +2,14 @@
 //
 // Note [Names]
 // A parameter is looked for in `weights` first, under OpenFlamingo's name (`lang_encoder.…`,
-// `perceiver.…`) or Hugging Face's; then in the files of the language model under Hugging Face's name
-// (files of the bare model lack its first part, as in `decoder.layers…` of OPT), or in those of the
-// image tower. What no file has, though others of its kind are there, is missing.
+// `perceiver.…`) or Hugging Face's; then in the files of the language model under Hugging Face's
+// name (files of the bare model lack its first part, as in `decoder.layers…` of OPT), or in those
+// of the image tower. What no file has, though others of its kind are there, is missing.
 //
 // Note [Vocabulary]
 // The input table, and a head of its own, have the tokenizer's number of rows. Longer ones in files
-// are cut; missing rows are drawn from N(0, init_range), each a function of seed, name and place, so
-// every world size gets the same ones. `rows` (Note [Trained rows]) are rows of that table.
+// are cut; missing rows are drawn from N(0, init_range), each a function of seed, name and place,
+// so every world size gets the same ones. `rows` (Note [Trained rows]) are rows of that table.
 #pragma once
 
 #include <memory>
@@ -32,14 +32,14 @@ struct WeightFiles {
   std::string adapters_path;
 };
 
-// Every parameter that some file has; nothing is read yet. Throws one DataError for everything that is
-// missing, superfluous, of another shape or no floating-point tensor (weight_defects.h), with the likely
-// cause.
+// Every parameter that some file has; nothing is read yet. Throws one DataError for everything that
+// is missing, superfluous, of another shape or no floating-point tensor (weight_defects.h), with
+// the likely cause.
 std::shared_ptr<const AssembledSource> assemble_weights(LanguageModel& model,
                                                         const WeightFiles& files,
                                                         std::uint64_t seed);
 
-// A file of a trained part, whatever wraps the names in it (unwrapped_source.h).
+// A file of a trained part, whatever wraps the names in it (see unwrapped).
 std::shared_ptr<const TensorSource> open_trained_part(const std::string& path);
 
 }  // namespace floe::models
