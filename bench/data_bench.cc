@@ -18,6 +18,8 @@
 #include "floe/data/loader/loader.h"
 #include "floe/data/python/base64.h"
 #include "floe/data/shards/shard_list.h"
+#include "floe/data/sources/laion.h"
+#include "floe/data/sources/mmc4.h"
 #include "floe/io/tar/tar.h"
 #include "floe/packing/packing.h"
 
@@ -53,19 +55,19 @@ json run_loader(const json& asked) {
   DataConfig config;
   config.threads = asked.at("threads");
   if (asked.at("source") == "laion") {
-    config.laion.emplace();
-    config.laion->shards = asked.at("shards");
-    config.laion->batch_size = asked.at("batch_size");
+    config.block<LaionConfig>().emplace();
+    config.block<LaionConfig>()->shards = asked.at("shards");
+    config.block<LaionConfig>()->batch_size = asked.at("batch_size");
   } else {
-    config.mmc4.emplace();
-    config.mmc4->shards = asked.at("shards");
-    config.mmc4->batch_size = asked.at("batch_size");
+    config.block<Mmc4Config>().emplace();
+    config.block<Mmc4Config>()->shards = asked.at("shards");
+    config.block<Mmc4Config>()->batch_size = asked.at("batch_size");
   }
   Loader loader(config, context);
   std::int64_t samples = 0, images = 0;
   const auto take = [&](std::int64_t until) {
     while (samples < until) {
-      const PackedBatch batch = pack(loader.next());
+      const PackedBatch batch = packing::pack(loader.next());
       samples += batch.num_sequences();
       images += batch.num_images();
     }

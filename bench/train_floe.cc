@@ -42,12 +42,12 @@ std::vector<double> by_hand(const train::RunConfig& config, std::shared_ptr<comm
   models::InputOptions options;
   options.device = world->device();
   options.dtype = train::compute_dtype(config);
-  options.num_sources = train::kNumSources;
+  options.num_sources = static_cast<std::int64_t>(data::num_sources());
   options.loss.weight = train::loss_weights(config.data);
   std::vector<double> times;
   for (std::int64_t i = 0; i < steps; ++i) {
     const auto begin = Clock::now();
-    const auto input = models::prepare(*built.model, data::pack(loader.next()), options);
+    const auto input = models::prepare(*built.model, packing::pack(loader.next()), options);
     const at::Tensor loss = std::get<0>(models::training_loss(*built.model, input));
     loss.backward();
     const shard::Agreement all = engine->agree();

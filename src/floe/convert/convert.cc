@@ -21,9 +21,10 @@
 #include "floe/io/file/file.h"
 #include "floe/io/tar/tar.h"
 
-namespace floe::data {
-
+namespace floe::convert {
 namespace {
+
+namespace fs = std::filesystem;
 
 // The lines of the first file in a zip archive, read as a stream.
 class ZipLines {
@@ -92,16 +93,6 @@ bool ZipLines::next(std::string& line) {
   }
   return !line.empty();
 }
-
-}  // namespace
-
-}  // namespace floe::data
-
-namespace floe::data {
-
-namespace {
-
-namespace fs = std::filesystem;
 
 // Everything that the result hangs on.
 std::string settings_of(const ConvertOptions& options) {
@@ -281,7 +272,7 @@ class Converter {
   ConvertProgress progress_;
   ConvertPlace place_;  // of the zip being read; its line is where to begin
   std::optional<ShardFile> shard_;
-  TaskPool pool_;
+  data::TaskPool pool_;
 };
 
 }  // namespace
@@ -293,4 +284,4 @@ ConvertCounts convert_mmc4(const ConvertOptions& options,
   return Converter(options, report, stop).run();
 }
 
-}  // namespace floe::data
+}  // namespace floe::convert

@@ -11,7 +11,7 @@
 
 #include "floe/convert/document.h"
 
-namespace floe::data {
+namespace floe::convert {
 
 struct ConvertOptions {
   std::vector<std::string> zips;  // number i of the list has its pictures in images/i
@@ -37,4 +37,4 @@ ConvertCounts convert_mmc4(const ConvertOptions& options,
                            const std::function<void(const ConvertProgress&)>& report,
                            const std::atomic<bool>& stop);
 
-}  // namespace floe::data
+}  // namespace floe::convert

@@ -13,10 +13,11 @@
 #include "floe/image/image.h"
 #include "floe/io/file/file.h"
 
-namespace floe::data {
-
+namespace floe::convert {
 namespace {
 
+using data::Json;
+using data::JsonMember;
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostPictureBytes = std::int64_t{1} << 30;
@@ -61,7 +62,7 @@ std::optional<std::string> convert_picture(const Json& entry, const std::string&
     thread_local image::Image picture;
     const std::string bytes = read_picture(path);
     image::decode(std::as_bytes(std::span(bytes)), picture);
-    std::string text = encode_base64(image::encode_jpeg(picture));
+    std::string text = data::encode_base64(image::encode_jpeg(picture));
     ++counts["pictures"];
     return text;
   } catch (const DataError& defect) {
@@ -134,7 +135,7 @@ ConvertedDocument convert_document(std::span<const std::byte> line, const std::s
   ConvertedDocument done;
   const auto bad = [&](const std::string& reason) { return ConvertedDocument{"", {{reason, 1}}}; };
   try {
-    const PythonJson document(line);
+    const data::PythonJson document(line);
     done.json = convert_json(document.root(), folder, done.counts);
     ++done.counts["documents"];
     return done;
@@ -198,7 +199,7 @@ void write_real(double value, std::string& out) {
 void write_python_string(std::string_view text, std::string& out) {
   out += '"';
   for (std::size_t at = 0; at < text.size();) {
-    const auto [point, bytes] = code_point_at(text, at);
+    const auto [point, bytes] = data::code_point_at(text, at);
     at += bytes;
     switch (point) {
       case '"': out += "\\\""; break;
@@ -254,4 +255,4 @@ void write_python_json(const Json& value, std::string& out) {
   }
 }
 
-}  // namespace floe::data
+}  // namespace floe::convert

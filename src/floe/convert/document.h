@@ -10,7 +10,7 @@
 #include "floe/data/python/json.h"
 #include "floe/data/sample.h"
 
-namespace floe::data {
+namespace floe::convert {
 
 // How many of what: "documents", "pictures", and every reason why one was left out.
 using ConvertCounts = std::map<std::string, std::int64_t>;
@@ -27,8 +27,7 @@ struct ConvertedDocument {
 ConvertedDocument convert_document(std::span<const std::byte> line, const std::string& folder);
 
 // JSON as Python's json.dumps writes it: ASCII only, ", " and ": " between things, numbers as repr.
-
 void write_python_string(std::string_view text, std::string& out);
-void write_python_json(const Json& value, std::string& out);
+void write_python_json(const data::Json& value, std::string& out);
 
-}  // namespace floe::data
+}  // namespace floe::convert

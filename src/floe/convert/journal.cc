@@ -15,7 +15,7 @@
 #include "floe/io/file/file.h"
 #include "floe/io/file/json_text.h"
 
-namespace floe::data {
+namespace floe::convert {
 namespace {
 
 namespace fs = std::filesystem;
@@ -136,4 +136,4 @@ void ConvertJournal::add(const FinishedShard& shard, bool is_last) {
   write();
 }
 
-}  // namespace floe::data
+}  // namespace floe::convert

@@ -7,7 +7,7 @@
 
 #include "floe/convert/document.h"
 
-namespace floe::data {
+namespace floe::convert {
 
 // A place in the input: line `line` of zip `zip`.
 struct ConvertPlace {
@@ -52,4 +52,4 @@ class ConvertJournal {
   int lock_fd_ = -1;
 };
 
-}  // namespace floe::data
+}  // namespace floe::convert

@@ -1,11 +1,14 @@
 // The block `data:`: what a run reads, and by which rules.
 #pragma once
 
+#include <any>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <typeindex>
 #include <utility>
 #include <vector>
 
@@ -26,36 +29,6 @@ inline auto enum_names(Rules) {
 }
 }  // namespace data
 
-// Image-text pairs.
-struct LaionConfig {
-  std::string shards;  // OpenFlamingo's shard argument: `::` between parts, braces, `pipe:`, `s3:`
-  std::int64_t batch_size = 64;
-  double weight = 0.2;                      // of its loss
-  std::optional<std::int64_t> num_samples;  // in an epoch, over all ranks; null: no end
-};
-void describe(config::Schema<LaionConfig>& s);
-
-// Interleaved documents.
-struct Mmc4Config {
-  std::string shards;
-  std::int64_t batch_size = 32;
-  double weight = 1.0;
-  std::optional<std::int64_t> num_samples;
-  std::int64_t max_images = 6, min_images = 1;
-  std::int64_t max_tokens = 256;
-  double text_sim_threshold = 0.24;
-};
-void describe(config::Schema<Mmc4Config>& s);
-
-// Plain text for a causal language model.
-struct TextConfig {
-  std::string files;           // written like `shards`: .jsonl (also compressed) or tars of .txt
-  std::int64_t tokens = 4096;  // of a batch
-  double weight = 1.0;
-  std::optional<std::int64_t> num_tokens;  // in an epoch, over all ranks; null: no end
-};
-void describe(config::Schema<TextConfig>& s);
-
 // The buffer out of which samples are drawn at random; every source has one (its workers share it).
 struct ShuffleConfig {
   std::int64_t samples = 5000;  // that it holds, of each worker
@@ -65,9 +38,6 @@ struct ShuffleConfig {
 void describe(config::Schema<ShuffleConfig>& s);
 
 struct DataConfig {
-  std::optional<LaionConfig> laion;
-  std::optional<Mmc4Config> mmc4;
-  std::optional<TextConfig> text;
   std::optional<std::string>
       batches;  // a safetensors file of prepared batches; {rank} is filled in
   data::Rules rules = data::Rules::openflamingo;
@@ -77,8 +47,25 @@ struct DataConfig {
   double max_bad_fraction = 0.05;
   ShuffleConfig shuffle;
 
+  // The block of the source whose struct is C, such as data::LaionConfig; nothing: it is not read.
+  template <class C>
+  std::optional<C>& block() {
+    std::any& held = blocks_[typeid(C)];
+    if (!held.has_value()) held = std::optional<C>();
+    return std::any_cast<std::optional<C>&>(held);
+  }
+  template <class C>
+  const std::optional<C>& block() const {
+    static const std::optional<C> kNone;
+    const auto found = blocks_.find(typeid(C));
+    return found == blocks_.end() ? kNone : std::any_cast<const std::optional<C>&>(found->second);
+  }
+
   // The names of the sources in this block, in the order in which a step has them.
   std::vector<std::string> sources() const;
+
+ private:
+  std::map<std::type_index, std::any> blocks_;
 };
 void describe(config::Schema<DataConfig>& s);
 

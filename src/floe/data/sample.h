@@ -1,4 +1,10 @@
-// What becomes of the files of a shard: raw samples, and samples as a model sees them.
+// The way of the data: the files of a shard -> RawSample -> Sample -> Batch -> PackedBatch.
+//
+//   files -> RawSample     stream/stream_reader.h   neighbours with one key, shuffled, undecoded
+//   RawSample -> Sample    SampleMaker below        decoded, cut and tokenised; any thread
+//   Sample -> Batch        stream/stream_batches.h  in order, with what chance decides;
+//                          loader/batch.h           pictures normalised into one buffer
+//   Batch -> PackedBatch   packing/packing.h        tensors
 #pragma once
 
 #include <cstddef>
@@ -10,10 +16,10 @@
 #include <vector>
 
 #include "floe/core/error.h"
-
-namespace floe::data::reason {
+#include "floe/core/label.h"
 
 // Why samples are dropped, as `floe inspect` and metrics name it.
+namespace floe::data::reason {
 
 // LAION: no txt, or no jpg, png or jpeg.
 inline constexpr std::string_view kNoCaptionOrImage = "no_caption_or_image";
@@ -30,6 +36,8 @@ inline constexpr std::string_view kBadField = "bad_field";
 // JSON without the right shape.
 inline constexpr std::string_view kBadDocument = "bad_document";
 inline constexpr std::string_view kBadBase64 = "bad_base64";
+// A document without a character.
+inline constexpr std::string_view kEmptyText = "empty_text";
 // Similarities that are missing, ragged, or no numbers.
 inline constexpr std::string_view kBadMatrix = "bad_matrix";
 // A match beyond the text, or a sentence that is no text.
@@ -71,8 +79,6 @@ struct RawSample {
   }
 };
 
-constexpr std::int32_t kNoLabel = -100;
-
 // Which picture of a raw sample: an index into MMC4's image_info, or a field (LAION) or map key.
 using ImageName = std::variant<std::int64_t, std::string>;
 
@@ -102,7 +108,7 @@ struct Sample {
 // A sample that is not used. That is a value, not an error: callers count them by reason.
 struct Dropped {
   std::string shard, key;
-  std::string reason;  // short and stable: one of reasons.h
+  std::string reason;  // short and stable: one of namespace reason
   std::string detail;  // a sentence for people
 };
 
@@ -111,7 +117,7 @@ using Outcome = std::variant<Sample, Dropped>;
 // `draw` is uniform in [0, 1), as Python's random.random().
 constexpr bool drops_single_image(double draw) { return draw <= 0.5; }
 
-// Raw samples to samples. Implementations: LaionMaker, Mmc4Maker.
+// Raw samples to samples; every source has one.
 //
 // Note [Draws]
 // make() draws nothing: it is a pure function of the raw sample, so any number of threads may make
@@ -126,12 +132,7 @@ class SampleMaker {
   virtual Outcome make(const RawSample& raw) const = 0;
 };
 
-}  // namespace floe::data
-
-namespace floe::data {
-
-// Inside makers: leaves the making of a sample. make() turns it into a Dropped.
-
+// Inside makers: leaves the making of a sample. sample_or_dropped() turns it into a Dropped.
 struct Drop {
   std::string_view reason;
   std::string detail;
@@ -149,6 +150,19 @@ auto or_drop(std::string_view reason, Work&& work) {
     return work();
   } catch (const DataError& error) {
     throw Drop{reason, error.what()};
+  }
+}
+
+// What `work` gives, a Sample, with the names of `raw`; or why it has none.
+template <class Work>
+Outcome sample_or_dropped(const RawSample& raw, Work&& work) {
+  try {
+    Sample sample = work();
+    sample.shard = raw.shard;
+    sample.key = raw.key;
+    return sample;
+  } catch (const Drop& drop) {
+    return Dropped{raw.shard, raw.key, std::string(drop.reason), drop.detail};
   }
 }
 

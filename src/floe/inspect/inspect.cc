@@ -6,16 +6,35 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/data/python/str.h"
+#include "floe/core/utf8.h"
 #include "floe/data/sources/laion.h"
 #include "floe/data/sources/sample_text.h"
+#include "floe/data/sources/text_files.h"
+#include "floe/data/stream/stream_reader.h"
 #include "floe/io/tar/tar.h"
 
-namespace floe::data {
-
+namespace floe::inspect {
 namespace {
 
-constexpr std::array<std::string_view, 4> kMarks{kImageMark, kEndOfChunkMark, "<eos>", "<PAD>"};
+constexpr std::array<std::string_view, 4> kMarks{data::kImageMark, data::kEndOfChunkMark, "<eos>",
+                                                 "<PAD>"};
+
+// The files of a shard, counted on their way: also those that belong to no sample.
+class CountedFiles : public data::MemberSource {
+ public:
+  CountedFiles(std::unique_ptr<data::MemberSource> files, ShardTally& tally)
+      : files_(std::move(files)), tally_(tally) {}
+  bool next(TarEntry& entry) override {
+    if (!files_->next(entry)) return false;
+    ++tally_.files;
+    tally_.bytes += static_cast<std::int64_t>(entry.data.size());
+    return true;
+  }
+
+ private:
+  std::unique_ptr<data::MemberSource> files_;
+  ShardTally& tally_;
+};
 
 }  // namespace
 
@@ -23,6 +42,8 @@ MarksOnly::MarksOnly() {
   eos_ = kMarks[2];
   pad_ = kMarks[3];
 }
+
+token::FlamingoTokens MarksOnly::tokens() { return {0, 1, 3, 2, std::ssize(kMarks)}; }
 
 void MarksOnly::encode(std::string_view text, std::vector<std::int32_t>& ids, bool) const {
   require<DataError>(is_utf8(text), "the text is not UTF-8");
@@ -58,57 +79,12 @@ std::int64_t MarksOnly::add_special_tokens(const std::vector<std::string>& token
 
 std::string MarksOnly::describe() const { return "no tokenizer: only marks"; }
 
-token::FlamingoTokens MarksOnly::tokens() { return {0, 1, 3, 2, std::ssize(kMarks)}; }
-
-SampleReader::SampleReader(NextShard next_shard, Rules rules, OnDamage on_damage, OnFile on_file)
-    : next_shard_(std::move(next_shard)),
-      on_damage_(std::move(on_damage)),
-      on_file_(std::move(on_file)),
-      grouper_(rules) {}
-
-SampleReader::~SampleReader() = default;
-
-std::optional<RawSample> SampleReader::next_of_shard() {
-  try {
-    TarEntry entry;
-    while (tar_->next(entry)) {
-      if (on_file_) on_file_(shard_, entry.name, entry.data.size());
-      if (auto sample = grouper_.add(shard_, entry.name, std::move(entry.data))) return sample;
-    }
-  } catch (const DataError& error) {
-    on_damage_(shard_, error.what());
-  }
-  tar_.reset();
-  return grouper_.end_shard();
-}
-
-std::optional<RawSample> SampleReader::next() {
-  while (!ended_) {
-    if (tar_) {
-      if (auto sample = next_of_shard()) return sample;
-      continue;
-    }
-    auto shard = next_shard_();
-    if (!shard) {
-      ended_ = true;
-      return grouper_.finish();
-    }
-    shard_ = std::move(*shard);
-    try {
-      tar_ = std::make_unique<TarReader>(shard_);
-    } catch (const DataError& error) {
-      on_damage_(shard_, error.what());
-    }
-  }
-  return std::nullopt;
-}
-
-std::string_view name_of(Source source) { return source == Source::laion ? "laion" : "mmc4"; }
-
-Source guess_source(const RawSample& sample) {
+const data::DataSource& guess_source(const RawSample& sample) {
   const bool pictures = std::any_of(sample.fields.begin(), sample.fields.end(),
-                                    [](const Field& f) { return is_image_suffix(f.suffix); });
-  return sample.find("json") && !pictures && !sample.find("txt") ? Source::mmc4 : Source::laion;
+                                    [](const Field& f) { return data::is_image_suffix(f.suffix); });
+  if (sample.find("jsonl")) return *data::find_source("text");
+  const bool is_mmc4 = sample.find("json") && !pictures && !sample.find("txt");
+  return *data::find_source(is_mmc4 ? "mmc4" : "laion");
 }
 
 Inspection::Inspection(InspectOptions options) : options_(std::move(options)) {
@@ -120,58 +96,50 @@ Inspection::Inspection(InspectOptions options) : options_(std::move(options)) {
     tokens_ = MarksOnly::tokens();
   }
   for (const auto& shard : options_.shards) tallies_.push_back({.shard = shard});
+  if (options_.source)
+    choose_rules();
+  else
+    rules_.open = data::open_text;  // tars as well
 }
 
-Inspection::~Inspection() = default;
-
-Source Inspection::source() const {
-  require(options_.source.has_value(), "nothing has been inspected yet");
+const data::DataSource& Inspection::source() const {
+  require(options_.source, "nothing has been inspected yet");
   return *options_.source;
 }
 
-void Inspection::choose_maker(const RawSample& first) {
-  if (!options_.source) options_.source = guess_source(first);
-  if (*options_.source == Source::laion) {
-    LaionSettings settings{.rules = options_.rules};
-    settings.max_tokens = options_.max_tokens.value_or(settings.max_tokens);
-    maker_ = std::make_unique<LaionMaker>(*tokenizer_, tokens_, transform_, settings);
-  } else {
-    Mmc4Settings settings{.rules = options_.rules,
-                          .text_sim_threshold = options_.text_sim_threshold,
-                          .min_images = options_.min_images,
-                          .max_images = options_.max_images};
-    settings.max_tokens = options_.max_tokens.value_or(settings.max_tokens);
-    maker_ = std::make_unique<Mmc4Maker>(*tokenizer_, tokens_, transform_, settings);
-  }
+void Inspection::choose_rules() {
+  if (!source().is_set(options_.data)) source().set(options_.data);
+  rules_ = source().rules(options_.data, {*tokenizer_, tokens_, transform_, options_.data.rules});
 }
 
 void Inspection::run(const Visit& visit) {
-  std::size_t next = 0;  // shard
-  const auto next_shard = [&] {
-    return next < options_.shards.size() ? std::optional(options_.shards[next++]) : std::nullopt;
+  std::size_t num_opened = 0;
+  data::ReaderOptions reading;
+  reading.shards = std::make_shared<const std::vector<std::string>>(options_.shards);
+  reading.rules = options_.data.rules;
+  reading.open = [&, open = rules_.open](const std::string& where) {
+    ShardTally& tally = tallies_[num_opened++];
+    return std::make_unique<CountedFiles>(open(where), tally);
   };
-  const auto tally = [&]() -> ShardTally& { return tallies_[next - 1]; };
-  SampleReader reader(
-      next_shard, options_.rules,
-      [&](const std::string&, const std::string& what) {
-        tally().damage = what;
-        log::warn("left behind: ", what);
-      },
-      [&](const std::string&, const std::string&, std::size_t num_bytes) {
-        ++tally().files;
-        tally().bytes += static_cast<std::int64_t>(num_bytes);
-      });
-  std::int64_t seen = 0;
-  while (!options_.limit || seen < *options_.limit) {
-    const auto raw = reader.next();
-    if (!raw) break;
+  data::ShardWalker walker(reading, data::every_nth_shard(0, 1, options_.shards.size()));
+  for (std::int64_t seen = 0; !walker.ended() && (!options_.limit || seen < *options_.limit);) {
+    const auto found = walker.next();
+    for (const data::BadShard& bad : walker.take_bad_shards()) {
+      tallies_[static_cast<std::size_t>(bad.shard)].damage = bad.what;
+      log::warn("left behind: ", bad.what);
+    }
+    if (!found) continue;
     ++seen;
-    if (!maker_) choose_maker(*raw);
+    const RawSample& raw = found->raw;
+    if (!options_.source) {
+      options_.source = &guess_source(raw);
+      choose_rules();
+    }
     const auto begins = std::find_if(tallies_.begin(), tallies_.end(),
-                                     [&](const ShardTally& t) { return t.shard == raw->shard; });
+                                     [&](const ShardTally& t) { return t.shard == raw.shard; });
     if (begins != tallies_.end()) ++begins->samples;
-    visit(*raw, maker_->make(*raw));
+    visit(raw, rules_.maker->make(raw));
   }
 }
 
-}  // namespace floe::data
+}  // namespace floe::inspect

@@ -9,8 +9,7 @@
 #include "floe/core/hash.h"
 #include "floe/core/str.h"
 
-namespace floe::data {
-
+namespace floe::inspect {
 namespace {
 
 constexpr std::size_t kNumBars = 8, kBarWidth = 40;
@@ -37,6 +36,12 @@ void write_histogram(std::ostream& out, const std::vector<std::int64_t>& lengths
     out << "  " << padded(first == last ? str(first) : str(first, "–", last), 10) << " "
         << padded(str(counts[i]), 7) << " " << bar << "\n";
   }
+}
+
+std::string lower_first(std::string text) {
+  if (!text.empty() && text[0] >= 'A' && text[0] <= 'Z')
+    text[0] = static_cast<char>(text[0] - 'A' + 'a');
+  return text;
 }
 
 std::string percent(std::int64_t part, std::int64_t whole) {
@@ -66,7 +71,7 @@ void InspectReport::add(const RawSample& raw, const Outcome& outcome) {
   lengths_.push_back(std::ssize(sample.ids));
   labels_ += std::count_if(sample.labels.begin(), sample.labels.end(),
                            [](std::int32_t label) { return label != kNoLabel; });
-  for (const ImageSize& size : sample.sizes) {
+  for (const data::ImageSize& size : sample.sizes) {
     widths_.add(size.width);
     heights_.add(size.height);
   }
@@ -90,9 +95,8 @@ std::string InspectReport::text(const Inspection& inspection) const {
       << files << " files, " << samples << " samples, " << format_bytes(bytes) << "\n";
   if (samples == 0) return out.str();
 
-  const bool mmc4 = inspection.source() == Source::mmc4;
-  out << "source   " << name_of(inspection.source())
-      << (mmc4 ? ": interleaved documents" : ": image-text pairs") << "\n";
+  const data::SourceInfo& source = inspection.source().info();
+  out << "source   " << source.id << ": " << lower_first(source.help) << "\n";
   out << "fields   ";
   const char* separator = "";
   for (const auto& [suffix, count] : fields_) {
@@ -106,7 +110,7 @@ std::string InspectReport::text(const Inspection& inspection) const {
   if (images_ > 0)
     out << "images   " << images_ << ", " << widths_.least << "–" << widths_.most << " wide, "
         << heights_.least << "–" << heights_.most << " high\n";
-  if (mmc4) {
+  if (inspection.image_slots() > 1) {
     for (const auto& [count, documents] : num_images_)
       out << "         " << documents << " documents with " << count << "\n";
   }
@@ -147,7 +151,7 @@ nlohmann::ordered_json InspectReport::json(const Inspection& inspection) const {
     report["token_lengths"] = lengths_;
     report["labelled_tokens"] = labels_;
   }
-  if (kept_ + std::ssize(dropped_) > 0) report["source"] = name_of(inspection.source());
+  if (kept_ + std::ssize(dropped_) > 0) report["source"] = inspection.source().id();
   return report;
 }
 
@@ -202,4 +206,4 @@ std::string json_line(const Outcome& outcome) {
   return line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-}  // namespace floe::data
+}  // namespace floe::inspect

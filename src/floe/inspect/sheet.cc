@@ -9,25 +9,19 @@
 #include <vector>
 
 #include "floe/core/str.h"
+#include "floe/core/utf8.h"
 #include "floe/data/python/base64.h"
 #include "floe/data/sources/sample_text.h"
 #include "floe/image/image.h"
 #include "floe/token/tokenizer.h"
-#include "floe/core/utf8.h"
 
-namespace floe::data {
-
+namespace floe::inspect {
 namespace {
-
-// A text token by token, for people.
-
-// What each id adds to the text before it. Ids that only begin a character add nothing; the one that
-// completes it adds all of it.
-std::vector<std::string> token_pieces(const token::Tokenizer& tokenizer,
-                                      std::span<const std::int32_t> ids);
 
 constexpr std::string_view kIncomplete = "\xEF\xBF\xBD";  // U+FFFD
 
+// What each id adds to the text before it. Ids that only begin a character add nothing; the one that
+// completes it adds all of it.
 std::vector<std::string> token_pieces(const token::Tokenizer& tokenizer,
                                       std::span<const std::int32_t> ids) {
   std::vector<std::string> pieces;
@@ -47,10 +41,6 @@ std::vector<std::string> token_pieces(const token::Tokenizer& tokenizer,
   }
   return pieces;
 }
-
-}  // namespace
-
-namespace {
 
 // Digits of 3 x 5 points, row by row from the top, the left point highest.
 constexpr std::array<std::array<std::uint8_t, 5>, 10> kDigits{{{7, 5, 5, 5, 7},
@@ -181,7 +171,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-std::string shown(const ImageName& name) {
+std::string shown(const data::ImageName& name) {
   return std::visit([](const auto& value) { return str(value); }, name);
 }
 
@@ -191,7 +181,7 @@ void write_pictures(std::ostream& out, const Sample& sample, int size) {
     const auto crop = sample.crop(i);
     const image::Image picture{size, size, {crop.begin(), crop.end()}};
     out << "<figure><img alt=\"\" src=\"data:image/jpeg;base64,"
-        << encode_base64(image::encode_jpeg(picture, kJpegQuality)) << "\">"
+        << data::encode_base64(image::encode_jpeg(picture, kJpegQuality)) << "\">"
         << escaped(shown(sample.images[i])) << " · " << sample.sizes[i].width << "×"
         << sample.sizes[i].height << "</figure>";
   }
@@ -201,12 +191,12 @@ void write_pictures(std::ostream& out, const Sample& sample, int size) {
 void write_text(std::ostream& out, const Sample& sample, const token::Tokenizer& tokenizer) {
   const auto pieces = token_pieces(tokenizer, sample.ids);
   const auto is_end = [&](const std::string& piece) {
-    return piece == kEndOfChunkMark || piece == tokenizer.eos() || piece == tokenizer.bos();
+    return piece == data::kEndOfChunkMark || piece == tokenizer.eos() || piece == tokenizer.bos();
   };
   out << "<div class=text>";
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     std::string kind = sample.labels[i] == kNoLabel ? "" : "l";
-    if (pieces[i] == kImageMark) kind += " m";
+    if (pieces[i] == data::kImageMark) kind += " m";
     if (is_end(pieces[i])) kind += " e";
     out << "<span class=\"" << kind << "\" title=\"" << i << ": " << sample.ids[i] << "\">"
         << escaped(pieces[i]) << "</span>";
@@ -238,7 +228,7 @@ void ContactSheet::add(const Outcome& outcome, const Inspection& inspection) {
 
 std::string ContactSheet::html(const Inspection& inspection) const {
   const std::size_t total = num_kept_ + num_dropped_;
-  const std::string source(total ? name_of(inspection.source()) : "no");
+  const std::string source = total ? inspection.source().id() : "no";
   std::ostringstream out;
   out << "<!doctype html><html lang=en><meta charset=utf-8>"
       << "<meta name=viewport content=\"width=device-width, initial-scale=1\">"
@@ -248,8 +238,8 @@ std::string ContactSheet::html(const Inspection& inspection) const {
       << escaped(inspection.tallies().empty() ? "none" : inspection.tallies().front().shard)
       << " · " << num_kept_ << " samples kept, " << num_dropped_ << " dropped · tokenizer "
       << escaped(inspection.options().tokenizer) << " · "
-      << (inspection.options().rules == Rules::corrected ? "corrected rules"
-                                                         : "OpenFlamingo's rules")
+      << (inspection.options().data.rules == data::Rules::corrected ? "corrected rules"
+                                                                    : "OpenFlamingo's rules")
       << "</p><div class=legend><span class=text><span class=l>learned</span> "
       << "<span>only read</span> <span class=m>&lt;image&gt;</span> "
       << "<span class=e>end</span></span><span style=\"color: var(--soft)\">"
@@ -265,4 +255,4 @@ std::string ContactSheet::html(const Inspection& inspection) const {
   return out.str();
 }
 
-}  // namespace floe::data
+}  // namespace floe::inspect

@@ -1,5 +1,4 @@
-// Crops side by side in one picture, each with the number of its sample (counted from 1 among the
-// kept ones).
+// What an inspection shows in pictures: a grid of crops, and a page with crops and texts.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +9,10 @@
 #include "floe/image/image.h"
 #include "floe/inspect/inspect.h"
 
-namespace floe::data {
+namespace floe::inspect {
 
+// Crops side by side in one picture, each with the number of its sample (counted from 1 among the
+// kept ones).
 class CropGrid {
  public:
   // `size` of a crop; up to `most` crops are shown.
@@ -36,7 +37,6 @@ class CropGrid {
 // A contact sheet: what a model would see of the first samples, as one HTML file that needs no other.
 // Crops, the text token by token with marks made visible and learned tokens set off, and why others
 // were dropped.
-
 class ContactSheet {
  public:
   // Shows up to `most` kept and as many dropped samples; the others are counted.
@@ -53,4 +53,4 @@ class ContactSheet {
   std::string cards_, dropped_rows_;
 };
 
-}  // namespace floe::data
+}  // namespace floe::inspect

@@ -11,8 +11,13 @@
 
 #include "floe/core/error.h"
 
-namespace floe::data {
+namespace floe::packing {
 namespace {
+
+using data::Batch;
+using data::ImageMemory;
+using data::ImageShape;
+using data::SourceBatch;
 
 class TensorImages : public ImageMemory {
  public:
@@ -24,15 +29,15 @@ class TensorImages : public ImageMemory {
   at::Tensor tensor_;
 };
 
-// The pictures of a step, [M, 3, H, W], where they are.
-at::Tensor images_of(const Step& step) {
-  const ImageShape& shape = step.shape;
+// The pictures of a batch, [M, 3, H, W], where they are.
+at::Tensor images_of(const Batch& batch) {
+  const ImageShape& shape = batch.shape;
   const std::array<std::int64_t, 4> sizes{shape.num_images, 3, shape.height, shape.width};
-  if (!step.images) return at::empty({0, 3, 0, 0}, at::kFloat);
-  if (const auto* tensor = dynamic_cast<const TensorImages*>(step.images.get()))
+  if (!batch.images) return at::empty({0, 3, 0, 0}, at::kFloat);
+  if (const auto* tensor = dynamic_cast<const TensorImages*>(batch.images.get()))
     return tensor->tensor().view(sizes);
   return at::from_blob(
-      step.images->data(), sizes, [keep = step.images](void*) {}, at::TensorOptions(at::kFloat));
+      batch.images->data(), sizes, [keep = batch.images](void*) {}, at::TensorOptions(at::kFloat));
 }
 
 at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
@@ -42,10 +47,10 @@ at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
   return tensor;
 }
 
-PackedBatch pack(std::span<const Batch> batches, at::Tensor images) {
+PackedBatch pack(std::span<const SourceBatch> batches, at::Tensor images) {
   std::vector<std::int64_t> ids, positions, labels, source, slots, sequences{0}, pictures{0};
   PackedBatch packed;
-  for (const Batch& batch : batches) {
+  for (const SourceBatch& batch : batches) {
     const std::int64_t first_token = sequences.back(), first_image = pictures.back();
     ids.insert(ids.end(), batch.ids.begin(), batch.ids.end());
     positions.insert(positions.end(), batch.positions.begin(), batch.positions.end());
@@ -53,7 +58,7 @@ PackedBatch pack(std::span<const Batch> batches, at::Tensor images) {
     for (std::size_t s = 1; s < batch.sequence_offsets.size(); ++s) {
       sequences.push_back(first_token + batch.sequence_offsets[s]);
       pictures.push_back(first_image + batch.image_offsets[s]);
-      source.push_back(static_cast<std::int64_t>(batch.source));
+      source.push_back(batch.source);
       slots.push_back(
           std::max(batch.image_slots, batch.image_offsets[s] - batch.image_offsets[s - 1]));
     }
@@ -72,20 +77,20 @@ PackedBatch pack(std::span<const Batch> batches, at::Tensor images) {
 
 }  // namespace
 
-AllocateImages pinned_images() {
+data::AllocateImages pinned_images() {
   return [](const ImageShape& shape) {
     return std::make_shared<TensorImages>(
         at::empty({shape.numel()}, at::TensorOptions(at::kFloat).pinned_memory(true)));
   };
 }
 
-PackedBatch pack(const Step& step) { return pack(step.batches, images_of(step)); }
+PackedBatch pack(const Batch& batch) { return pack(batch.sources, images_of(batch)); }
 
-PackedBatch pack(const Step& step, std::size_t batch) {
-  require(batch < step.batches.size(), "the step has ", step.batches.size(),
-          " batches, so there is no number ", batch);
-  const Batch& one = step.batches[batch];
-  return pack(std::span(&one, 1), images_of(step).narrow(0, one.first_image, one.num_images()));
+PackedBatch pack(const Batch& batch, std::size_t source) {
+  require(source < batch.sources.size(), "the batch has ", batch.sources.size(),
+          " sources, so there is no number ", source);
+  const SourceBatch& one = batch.sources[source];
+  return pack(std::span(&one, 1), images_of(batch).narrow(0, one.first_image, one.num_images()));
 }
 
-}  // namespace floe::data
+}  // namespace floe::packing

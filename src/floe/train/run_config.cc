@@ -6,6 +6,7 @@
 
 #include "floe/checkpoint/load/resume.h"
 #include "floe/config/schema.h"
+#include "floe/data/sources/source.h"
 #include "floe/optim/lr_schedule.h"
 #include "floe/train/phases/phase_schedule.h"
 #include "floe/train/reporting/metric_names.h"
@@ -15,15 +16,26 @@ namespace floe::train {
 namespace {
 
 std::string data_problem(const RunConfig& c) {
-  const bool images = c.data.laion || c.data.mmc4;
-  if (!images && !c.data.text && !c.data.batches)
-    return "names nothing to train on; set data.laion, data.mmc4, data.text or data.batches";
+  const auto sources = data::sources_of(c.data);
+  const auto are_images = [](bool wanted) {
+    return [wanted](const auto& source) { return source->info().has_images == wanted; };
+  };
+  // "data.laion and data.mmc4": those of a kind that there are.
+  const auto names = [&](bool images, const char* conjunction) {
+    std::vector<std::string> all;
+    for (const auto& source : data::data_sources())
+      if (are_images(images)(source)) all.push_back("data." + source->id());
+    return join(all, str(" ", conjunction, " "));
+  };
+  if (sources.empty() && !c.data.batches)
+    return str("names nothing to train on; set ", names(true, "or"), ", ", names(false, "or"),
+               " or data.batches");
+  const bool images = std::any_of(sources.begin(), sources.end(), are_images(true));
+  const bool text = std::any_of(sources.begin(), sources.end(), are_images(false));
   if (c.model.type == models::ModelConfig::Type::causal_lm && images)
-    return "has image-text sources, which a causal_lm cannot read; use data.text";
-  if (c.model.type == models::ModelConfig::Type::from_config && images)
-    return "has image-text sources, which only a flamingo can read; use data.text or data.batches";
-  if (c.model.type == models::ModelConfig::Type::flamingo && c.data.text)
-    return "has plain text, which a flamingo is not trained on; use data.laion and data.mmc4";
+    return str("has image-text sources, which a causal_lm cannot read; use ", names(false, "or"));
+  if (c.model.type == models::ModelConfig::Type::flamingo && text)
+    return str("has plain text, which a flamingo is not trained on; use ", names(true, "and"));
   return "";
 }
 

@@ -191,12 +191,15 @@ bool Trainer::train_step(StepRecord& record) {
   for (const PackedBatch& batch : batches) forward_backward(batch, divisors, sums);
 
   deadline_->check();
-  std::vector<double> values =
-      sums.values(count_bad(*loader_), signals_.stop, signals_.save.exchange(false));
-  if (measure) values.push_back(engine_->take_local_square());
-  const shard::Agreement all = engine_->agree(/*locally_finite=*/true, values, sums.losses());
+  StepNumbers numbers = sums.numbers();
+  numbers.bad_samples = count_bad(*loader_);
+  numbers.ranks_that_stop = signals_.stop ? 1 : 0;
+  numbers.ranks_that_save = signals_.save.exchange(false) ? 1 : 0;
+  if (measure) numbers.local_square = engine_->take_local_square();
+  const shard::Agreement all =
+      engine_->agree(/*locally_finite=*/true, numbers.encode(), sums.losses());
   engine_->measure_local_gradients(false);
-  const StepTotals totals(all.sums);
+  const StepTotals totals(StepNumbers::decode(all.sums));
   ++attempts_;
   stopping_ = totals.stop;
   save_asked_ = save_asked_ || totals.save;
@@ -217,7 +220,7 @@ bool Trainer::train_step(StepRecord& record) {
     for (const auto& source : totals.sources) samples += static_cast<double>(source.samples);
     const int ranks = world_->size();
     NoiseScale& noise = noise_[engine_->active_set()];
-    noise.add(totals.rest[0] / ranks / (scale * scale), norm * norm, samples / ranks, ranks);
+    noise.add(totals.local_square / ranks / (scale * scale), norm * norm, samples / ranks, ranks);
     record.noise_scale = noise.value();
   }
   record.gradient_norm = norm;
@@ -238,17 +241,18 @@ std::vector<PackedBatch> Trainer::read_batches() {
   const auto& every_epochs = config_.checkpoint.every_epochs;
   for (micro_steps_ = 0; micro_steps_ < config_.train.gradient_accumulation;) {
     deadline_->check();
-    const data::Step step = loader_->next();
+    const data::Batch batch = loader_->next();
     ++micro_steps_;
-    epoch_ = step.epoch;
+    epoch_ = batch.epoch;
     if (config_.train.packed)
-      batches.push_back(data::pack(step));
+      batches.push_back(packing::pack(batch));
     else
-      for (std::size_t b = 0; b < step.batches.size(); ++b) batches.push_back(data::pack(step, b));
-    if (!step.ends_epoch) continue;
-    if (every_epochs && (step.epoch + 1) % *every_epochs == 0) save_asked_ = true;
+      for (std::size_t s = 0; s < batch.sources.size(); ++s)
+        batches.push_back(packing::pack(batch, s));
+    if (!batch.ends_epoch) continue;
+    if (every_epochs && (batch.epoch + 1) % *every_epochs == 0) save_asked_ = true;
     // The last update of the last epoch takes what is left.
-    if (config_.train.epochs && step.epoch + 1 >= *config_.train.epochs) break;
+    if (config_.train.epochs && batch.epoch + 1 >= *config_.train.epochs) break;
   }
   return batches;
 }
@@ -258,7 +262,7 @@ void Trainer::forward_backward(const PackedBatch& batch, const std::vector<doubl
   models::InputOptions options;
   options.device = world_->device();
   options.dtype = compute_dtype(config_);
-  options.num_sources = static_cast<std::int64_t>(kNumSources);
+  options.num_sources = static_cast<std::int64_t>(data::num_sources());
   options.loss.weight = loss_weights(config_.data);
   options.loss.divisor = divisors;
   options.rounded = graphs_ && graphs_->should_round(batch);
@@ -276,16 +280,17 @@ void Trainer::forward_backward(const PackedBatch& batch, const std::vector<doubl
 }
 
 std::vector<double> Trainer::global_divisors(const std::vector<PackedBatch>& batches) {
-  std::vector<double> labels(kNumSources, 0.0);
+  const std::size_t num_sources = data::num_sources();
+  std::vector<double> labels(num_sources, 0.0);
   for (const PackedBatch& batch : batches) {
-    const auto counts =
-        models::count_targets(*built_.model, batch, static_cast<std::int64_t>(kNumSources));
-    for (std::size_t s = 0; s < kNumSources; ++s) labels[s] += static_cast<double>(counts[s]);
+    const auto counts = models::count_targets(*built_.model, batch,
+                                              static_cast<std::int64_t>(num_sources));
+    for (std::size_t s = 0; s < num_sources; ++s) labels[s] += static_cast<double>(counts[s]);
   }
   const at::Tensor all = at::tensor(labels, at::kDouble).to(world_->device());
   world_->group()->all_reduce(all, comm::Reduce::average, "labelled tokens").wait();
   const at::Tensor means = world_->read(all);
-  return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + kNumSources};
+  return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + num_sources};
 }
 
 void Trainer::skip(const std::vector<PackedBatch>& batches, bool finite_here, double scale) {
@@ -337,8 +342,8 @@ void Trainer::update(double gradient_norm, double factor, StepRecord& record) {
 void Trainer::after_step(StepRecord& record) {
   if (validation_) {
     const bool due = step_ % *config_.train.validation.every_steps == 0;
-    // A stop saves first: whoever asked for it may not wait for long. What was due is made up for when
-    // the run goes on, so that a run in two parts has the same turns as one in one part.
+    // A stop saves first: whoever asked for it may not wait for long. What was due is made up for
+    // when the run goes on, so that a run in two parts has the same turns as one in one part.
     if (stopping_)
       owes_validation_ = due;
     else if (due || finished())
@@ -356,7 +361,7 @@ void Trainer::make_up_for_validation(StepRecord& record) {
   if (!owes_validation_ || !validation_) return;
   validate(record);
   if (owes_validation_) return;
-  reporter_->tell_validation(step_, record.others);
+  reporter_->emit_validation(step_, record.others);
   observe(record);
   // The save that a stop asked for came before its metric: now it has one to be ranked by.
   const auto& every_steps = config_.checkpoint.every_steps;
@@ -403,8 +408,8 @@ void Trainer::save(const std::map<std::string, double>& metrics) {
 bool Trainer::finish_save() {
   const bool good = checkpoints_->wait();
   const std::string path = checkpoints_->last_saved();
-  if (!path.empty() && path != told_saved_) {
-    told_saved_ = path;
+  if (!path.empty() && path != reported_checkpoint_) {
+    reported_checkpoint_ = path;
     reporter_->saved(path);
   }
   return good;

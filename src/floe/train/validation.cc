@@ -12,7 +12,7 @@
 #include "floe/data/shards/shard_list.h"
 #include "floe/observe/metrics/progress.h"
 #include "floe/packing/packing.h"
-#include "floe/train/reporting/step_record.h"
+#include "floe/train/reporting/data_report.h"
 #include "floe/train/setup/run_setup.h"
 #include "floe/train/step/loss_scale.h"
 #include "floe/train/step/step_sums.h"
@@ -25,53 +25,37 @@ DataConfig held_out_data(const RunConfig& config) {
   const ValidationConfig& validation = config.train.validation;
   DataConfig data = config.data;
   const std::size_t count = data.sources().size();
-  const auto replace = [&](auto& source, const char* name, auto member) {
-    if (!source) return;
-    const std::string shards = validation.shards.of(name, count);
+  for (const data::DataSource* source : data::sources_of(data)) {
+    const std::string shards = validation.shards.of(source->id(), count);
     if (shards.empty())
-      source.reset();
+      source->remove(data);
     else
-      (*source).*member = shards;
-  };
-  replace(data.laion, "laion", &LaionConfig::shards);
-  replace(data.mmc4, "mmc4", &Mmc4Config::shards);
-  replace(data.text, "text", &TextConfig::files);
+      source->files(data) = shards;
+  }
   data.batches = validation.batches;
   return data;
 }
 
 data::DataKeys held_out_keys(const ShardsBySource& shards) {
-  const auto key = [&](const char* source) {
-    const std::string all = "train.validation.shards";
-    return shards.by_source.contains(source) ? all + "." + source : all;
-  };
-  return {key("laion"), key("mmc4"), key("text"), "train.validation.batches"};
-}
-
-const std::string& key_of(const data::DataKeys& keys, data::SourceId source) {
-  switch (source) {
-    case data::SourceId::laion: return keys.laion;
-    case data::SourceId::mmc4: return keys.mmc4;
-    case data::SourceId::text: return keys.text;
-  }
-  throw Error("there is no such source");
+  const std::string all = "train.validation.shards";
+  data::DataKeys keys;
+  for (const auto& source : data::data_sources())
+    keys.by_source[source->id()] =
+        shards.by_source.contains(source->id()) ? all + "." + source->id() : all;
+  keys.batches = "train.validation.batches";
+  return keys;
 }
 
 // What a run trains on says nothing about what it has not seen.
 void warn_of_trained_shards(const data::HeldOut& held_out, const DataConfig& trained,
                             const data::DataKeys& keys) {
-  const auto shards_of = [&](data::SourceId source) {
-    if (source == data::SourceId::laion && trained.laion) return trained.laion->shards;
-    if (source == data::SourceId::mmc4 && trained.mmc4) return trained.mmc4->shards;
-    return trained.text ? trained.text->files : std::string();
-  };
   for (const auto& [source, shards] : held_out.shards()) {
-    const auto all = data::expand_shards(shards_of(source));
+    const auto all = data::expand_shards(source->files(trained));
     const std::set<std::string> names(all.begin(), all.end());
     const auto both = std::count_if(shards.begin(), shards.end(),
                                     [&](const std::string& name) { return names.contains(name); });
     if (both > 0)
-      log::warn(key_of(keys, source), ": the run also trains on ", both, " of its ",
+      log::warn(keys.of(*source), ": the run also trains on ", both, " of its ",
                 counted(static_cast<std::int64_t>(shards.size()), "shard"),
                 ", so the loss there is not that of held-out data");
   }
@@ -103,17 +87,15 @@ void Validation::require_samples() {
   if (world.rank() == 0) warn_of_trained_shards(held_out, config_.data, context_.keys);
   held_out.probe();
   SourceCounts own;
-  for (const auto& [source, counts] : held_out.counts())
-    own.emplace_back(data::name_of(source), counts);
+  for (const auto& [source, counts] : held_out.counts()) own.emplace_back(source->id(), counts);
   const SourceCounts all = sum_over_ranks(own, world);
   if (engine_.any_rank_has(stop_)) return;  // some rank may not have read to its end
   std::size_t i = 0;
   for (const auto& [source, shards] : held_out.shards()) {
     const data::Counts& counts = all[i++].second;
-    require<ConfigError>(counts.kept > 0, key_of(context_.keys, source), ": the ",
+    require<ConfigError>(counts.kept > 0, context_.keys.of(*source), ": the ",
                          counted(static_cast<std::int64_t>(shards.size()), "shard"),
-                         " held no usable sample. ",
-                         data::why_unused(counts, data::name_of(source)));
+                         " held no usable sample. ", data::why_unused(counts, source->id()));
   }
 }
 
@@ -121,8 +103,8 @@ bool Validation::evaluate(data::HeldOut& held_out, std::vector<double>& sums) {
   models::InputOptions options;
   options.device = engine_.world().device();
   options.dtype = compute_dtype(config_);
-  options.num_sources = static_cast<std::int64_t>(kNumSources);
-  std::optional<metrics::CountLine> progress;
+  options.num_sources = static_cast<std::int64_t>(data::num_sources());
+  std::optional<observe::CountLine> progress;
   if (engine_.world().rank() == 0) progress.emplace("validation", "batch");
   std::int64_t done = 0;
   for (;;) {
@@ -130,12 +112,13 @@ bool Validation::evaluate(data::HeldOut& held_out, std::vector<double>& sums) {
     if (engine_.any_rank_has(stop_)) return false;
     if (!engine_.any_rank_has(step.has_value())) return true;
     if (step) {
-      const auto input = models::prepare(*built_.model, data::pack(*step), options);
+      const auto input = models::prepare(*built_.model, packing::pack(*step), options);
       const at::Tensor losses =
           std::get<1>(models::training_loss(*built_.model, input)).to(at::kCPU, at::kDouble);
-      for (std::size_t s = 0; s < kNumSources; ++s) {
+      const std::size_t num_sources = data::num_sources();
+      for (std::size_t s = 0; s < num_sources; ++s) {
         sums[s] += losses.const_data_ptr<double>()[s];
-        sums[kNumSources + s] += static_cast<double>(input->labels_of_source[s]);
+        sums[num_sources + s] += static_cast<double>(input->labels_of_source[s]);
       }
     } else {
       engine_.empty_forward();
@@ -148,7 +131,7 @@ std::optional<Validation::Metrics> Validation::run() {
   const at::NoGradGuard no_gradients;
   built_.module->eval();
   data::HeldOut held_out(held_out_, context_, options_);
-  std::vector<double> sums(2 * kNumSources, 0.0);
+  std::vector<double> sums(2 * data::num_sources(), 0.0);
   const bool is_whole = evaluate(held_out, sums);
   built_.module->train();
   if (!is_whole) {
@@ -158,7 +141,7 @@ std::optional<Validation::Metrics> Validation::run() {
   }
   for (const auto& [source, counts] : held_out.counts())
     if (counts.num_damaged() || counts.bad_shards)
-      log::warn(key_of(context_.keys, source), ": ", counts.text());
+      log::warn(context_.keys.of(*source), ": ", counts.text());
 
   const at::Tensor on_device = at::tensor(sums, at::kDouble).to(engine_.world().device());
   engine_.world().group()->all_reduce(on_device, comm::Reduce::sum, "validation").wait();
@@ -172,16 +155,18 @@ Validation::Metrics Validation::metrics_of(const std::vector<double>& totals) co
   const std::vector<std::string> sources = held_out_.sources();
   Metrics values;
   double weighted = 0;
-  for (std::size_t s = 0; s < kNumSources; ++s) {
-    const std::string name = data::name_of(static_cast<data::SourceId>(s));
-    if (totals[kNumSources + s] == 0) {
+  for (const auto& source : data::data_sources()) {
+    const std::string& name = source->id();
+    const auto s = static_cast<std::size_t>(source->number());
+    const double labels = totals[data::num_sources() + s];
+    if (labels == 0) {
       const bool is_wanted = std::find(sources.begin(), sources.end(), name) != sources.end();
       if (is_wanted && engine_.world().rank() == 0)
-        log::warn(key_of(context_.keys, static_cast<data::SourceId>(s)),
+        log::warn(context_.keys.of(*source),
                   ": no token with a label was found, so there is no val_loss_", name);
       continue;
     }
-    const double loss = totals[s] / totals[kNumSources + s];
+    const double loss = totals[s] / labels;
     values.emplace_back("val_loss_" + name, loss);
     values.emplace_back("val_perplexity_" + name, std::exp(loss));
     weighted += weights[s] * loss;

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "floe/data/shards/held_out.h"
+#include "floe/data/loader/held_out.h"
 #include "floe/models/build.h"
 #include "floe/shard/engine.h"
 #include "floe/train/run_config.h"
@@ -19,15 +19,15 @@ class Validation {
  public:
   using Metrics = std::vector<std::pair<std::string, double>>;
 
-  // Collective: opens the held-out data. Throws ConfigError when a source has no usable sample on any rank.
-  // `stop`, once true on any rank, ends a run() between two batches.
+  // Collective: opens the held-out data. Throws ConfigError when a source has no usable sample on
+  // any rank. `stop`, once true on any rank, ends a run() between two batches.
   Validation(const RunConfig& config, const models::BuiltModel& built, shard::Engine& engine,
              const std::atomic<bool>& stop);
 
   // Collective: goes once over the held-out data of all ranks, without gradients. Ranks may have
-  // different numbers of batches. For each source, val_loss_<source>: the mean over the labelled tokens
-  // of all ranks, and val_perplexity_<source>; val_loss: their sum by the weights of training. Nothing,
-  // on all ranks, when it was stopped.
+  // different numbers of batches. For each source, val_loss_<source>: the mean over the labelled
+  // tokens of all ranks, and val_perplexity_<source>; val_loss: their sum by the weights of
+  // training. Nothing, on all ranks, when it was stopped.
   std::optional<Metrics> run();
 
  private:

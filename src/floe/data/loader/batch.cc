@@ -1,9 +1,8 @@
-#include "floe/data/loader/loader_batch.h"
+#include "floe/data/loader/batch.h"
 
+#include <cstring>
 #include <mutex>
 #include <utility>
-
-#include "floe/core/error.h"
 
 namespace floe::data {
 namespace {
@@ -57,19 +56,41 @@ class HeapImages : public ImageMemory {
 
 }  // namespace
 
-const char* name_of(SourceId source) {
-  switch (source) {
-    case SourceId::laion: return "laion";
-    case SourceId::mmc4: return "mmc4";
-    case SourceId::text: return "text";
-  }
-  throw Error("there is no such source");
-}
-
 AllocateImages images_on_heap() {
   return [pool = std::make_shared<BufferPool>()](const ImageShape& shape) {
     return std::make_shared<HeapImages>(pool, shape.numel());
   };
+}
+
+PendingBatch pending_batch(std::int64_t source, std::int64_t image_slots, SampleBatch samples,
+                           int size) {
+  PendingBatch pending;
+  pending.sequences.source = source;
+  pending.sequences.image_slots = image_slots;
+  pending.num_samples = static_cast<std::int64_t>(samples.samples.size());
+  pending.num_bytes = samples.bytes;
+  const auto held = std::make_shared<const SampleBatch>(std::move(samples));
+  for (std::size_t i = 0; i < held->samples.size(); ++i) {
+    const Sample& sample = held->samples[i];
+    for (std::size_t k = 0; k < sample.num_images(); ++k)
+      pending.images.push_back({.crop = sample.crop(k).data(), .flip = held->flips[i] != 0});
+    pending.sequences.add_sequence(sample.ids, sample.labels,
+                                   static_cast<std::int64_t>(sample.num_images()), sample.key);
+  }
+  if (!pending.images.empty())
+    pending.shape = {static_cast<std::int64_t>(pending.images.size()), size, size};
+  pending.owner = held;
+  return pending;
+}
+
+void write_image(const PendingBatch& batch, std::int64_t image, const image::Transform& transform,
+                 float* out) {
+  const PendingImage& from = batch.images[static_cast<std::size_t>(image)];
+  if (from.crop)
+    transform.normalise(from.crop, out, from.flip);
+  else
+    std::memcpy(out, from.values,
+                static_cast<std::size_t>(batch.shape.numel_each()) * sizeof(float));
 }
 
 }  // namespace floe::data

@@ -1,41 +1,33 @@
-#include "floe/data/shards/held_out.h"
+#include "floe/data/loader/held_out.h"
 
 #include <algorithm>
 #include <exception>
 #include <latch>
 
 #include "floe/core/log.h"
-#include "floe/data/sources/source_plan.h"
+#include "floe/data/loader/loader_setup.h"
 
 namespace floe::data {
 
 struct HeldOut::OfSource {
   OfSource(SourcePlan p, const DataConfig& config, const LoaderContext& context,
            const std::atomic<bool>* stop)
-      : plan(std::move(p)), next_shard(context.rank) {
-    options.shards = std::make_shared<const std::vector<std::string>>(plan.shards);
-    options.rules = config.rules;
-    options.open = plan.open;
-    options.stop = stop;
-    const std::int64_t world = context.world;
-    walker.emplace(options, [this, world]() -> std::optional<ShardWalker::Opened> {
-      if (next_shard >= static_cast<std::int64_t>(plan.shards.size())) return std::nullopt;
-      const std::int64_t shard = std::exchange(next_shard, next_shard + world);
-      return ShardWalker::Opened{static_cast<std::uint32_t>(shard), {shard, 0}, true};
-    });
-  }
+      : plan(std::move(p)),
+        options{std::make_shared<const std::vector<std::string>>(plan.shards), config.rules,
+                plan.rules.open, stop},
+        walker(options, every_nth_shard(context.rank, context.world, plan.shards.size())) {}
 
   // The next raw sample of the shards; nothing at their end, or when reading was stopped.
   std::optional<RawSample> read() {
     std::optional<FoundSample> found;
-    while (!found && !walker->ended() && !(options.stop && options.stop->load())) {
-      found = walker->next();
-      for (const BadShard& bad : walker->take_bad_shards()) {
+    while (!found && !walker.ended() && !(options.stop && options.stop->load())) {
+      found = walker.next();
+      for (const BadShard& bad : walker.take_bad_shards()) {
         ++counts.bad_shards;
         log::warn("validation: ", plan.shards[static_cast<std::size_t>(bad.shard)], " of ",
                   plan.shards_key, ": ", bad.what, "; what comes before it counts");
       }
-      counts.shards += walker->take_num_opened();
+      counts.shards += walker.take_num_opened();
     }
     if (!found) return std::nullopt;
     return std::move(found->raw);
@@ -44,23 +36,15 @@ struct HeldOut::OfSource {
   // A document that is longer than a batch of text comes in pieces, each a sequence of its own, as in
   // training.
   void cut(const Sample& document) {
-    const std::size_t all = document.ids.size(), most = static_cast<std::size_t>(plan.per_batch);
-    for (std::size_t begin = 0; begin < all; begin += most) {
-      const auto first = static_cast<std::ptrdiff_t>(begin);
-      const auto last = static_cast<std::ptrdiff_t>(std::min(all, begin + most));
-      Sample& piece = pieces.emplace_back();
-      piece.shard = document.shard;
-      piece.key = document.key;
-      piece.ids.assign(document.ids.begin() + first, document.ids.begin() + last);
-      piece.labels.assign(document.labels.begin() + first, document.labels.begin() + last);
-    }
+    const auto all = static_cast<std::int64_t>(document.ids.size());
+    for (std::int64_t begin = 0; begin < all; begin += plan.per_batch)
+      pieces.push_back(piece_of(document, begin, std::min(all - begin, plan.per_batch)));
   }
 
   SourcePlan plan;
   std::deque<Sample> pieces;  // of text, that wait for a batch
   ReaderOptions options;
-  std::int64_t next_shard;
-  std::optional<ShardWalker> walker;
+  ShardWalker walker;
   Counts counts;
 };
 
@@ -81,7 +65,7 @@ HeldOut::HeldOut(const DataConfig& config, const LoaderContext& context,
 
 HeldOut::~HeldOut() = default;
 
-std::optional<Step> HeldOut::next() {
+std::optional<Batch> HeldOut::next() {
   const auto& max_batches = options_.max_batches;
   if (is_stopped()) return std::nullopt;
   if (prepared_) {
@@ -92,9 +76,9 @@ std::optional<Step> HeldOut::next() {
   }
   for (; at_ < sources_.size(); ++at_, num_given_ = 0) {
     if (max_batches && num_given_ == *max_batches) continue;
-    if (auto step = next_of(*sources_[at_])) {
+    if (auto batch = next_of(*sources_[at_])) {
       ++num_given_;
-      return step;
+      return batch;
     }
   }
   return std::nullopt;
@@ -108,15 +92,15 @@ void HeldOut::probe() {
   }
 }
 
-std::vector<std::pair<SourceId, Counts>> HeldOut::counts() const {
-  std::vector<std::pair<SourceId, Counts>> counts;
-  for (const auto& source : sources_) counts.emplace_back(source->plan.id, source->counts);
+std::vector<std::pair<const DataSource*, Counts>> HeldOut::counts() const {
+  std::vector<std::pair<const DataSource*, Counts>> counts;
+  for (const auto& source : sources_) counts.emplace_back(source->plan.source, source->counts);
   return counts;
 }
 
-std::vector<std::pair<SourceId, std::vector<std::string>>> HeldOut::shards() const {
-  std::vector<std::pair<SourceId, std::vector<std::string>>> shards;
-  for (const auto& source : sources_) shards.emplace_back(source->plan.id, source->plan.shards);
+std::vector<std::pair<const DataSource*, std::vector<std::string>>> HeldOut::shards() const {
+  std::vector<std::pair<const DataSource*, std::vector<std::string>>> shards;
+  for (const auto& source : sources_) shards.emplace_back(source->plan.source, source->plan.shards);
   return shards;
 }
 
@@ -135,7 +119,7 @@ bool HeldOut::read(OfSource& source, std::int64_t most, std::vector<Sample>& sam
   for (std::size_t i = 0; i < raws.size(); ++i)
     pool_.submit([&, i] {
       try {
-        outcomes[i] = source.plan.maker->make(raws[i]);
+        outcomes[i] = source.plan.rules.maker->make(raws[i]);
       } catch (...) {
         failures[i] = std::current_exception();
       }
@@ -156,20 +140,21 @@ bool HeldOut::read(OfSource& source, std::int64_t most, std::vector<Sample>& sam
   return !ended;
 }
 
-std::optional<Step> HeldOut::next_of(OfSource& source) {
+std::optional<Batch> HeldOut::next_of(OfSource& source) {
   const SourcePlan& plan = source.plan;
-  const auto full = [&](const StreamBatch& batch) {
-    if (plan.rule.samples) return static_cast<std::int64_t>(batch.samples.size()) >= plan.per_batch;
+  const auto full = [&](const SampleBatch& batch) {
+    if (plan.batch_rule.samples)
+      return static_cast<std::int64_t>(batch.samples.size()) >= plan.per_batch;
     std::int64_t tokens = 0;
     for (const Sample& sample : batch.samples)
       tokens += static_cast<std::int64_t>(sample.ids.size());
     return tokens >= plan.per_batch;
   };
-  StreamBatch batch;
-  for (bool goes_on = true; goes_on && !full(batch);) {
-    if (plan.rule.samples) {  // as many as are missing
-      goes_on = read(source, plan.per_batch - static_cast<std::int64_t>(batch.samples.size()),
-                     batch.samples);
+  SampleBatch samples;
+  for (bool goes_on = true; goes_on && !full(samples);) {
+    if (plan.batch_rule.samples) {  // as many as are missing
+      goes_on = read(source, plan.per_batch - static_cast<std::int64_t>(samples.samples.size()),
+                     samples.samples);
       continue;
     }
     if (source.pieces.empty()) {
@@ -178,22 +163,22 @@ std::optional<Step> HeldOut::next_of(OfSource& source) {
       for (const Sample& document : documents) source.cut(document);
     }
     if (source.pieces.empty()) continue;
-    batch.samples.push_back(std::move(source.pieces.front()));
+    samples.samples.push_back(std::move(source.pieces.front()));
     source.pieces.pop_front();
   }
-  if (batch.samples.empty()) return std::nullopt;
-  batch.flips.assign(batch.samples.size(), 0);
-  PendingBatch pending = pending_batch(plan.id, plan.image_slots, std::move(batch),
-                                       plan.image_slots ? &transform_ : nullptr);
-  Step step;
-  step.shape = pending.shape;
-  if (step.shape.num_images) {
-    step.images = context_.allocate(step.shape);
-    for (std::int64_t i = 0; i < step.shape.num_images; ++i)
-      pending.write_image(i, step.images->data() + i * step.shape.numel_each());
+  if (samples.samples.empty()) return std::nullopt;
+  samples.flips.assign(samples.samples.size(), 0);
+  PendingBatch pending = pending_batch(plan.source->number(), plan.rules.image_slots,
+                                       std::move(samples), transform_.size());
+  Batch batch;
+  batch.shape = pending.shape;
+  if (batch.shape.num_images) {
+    batch.images = context_.allocate(batch.shape);
+    for (std::int64_t i = 0; i < batch.shape.num_images; ++i)
+      write_image(pending, i, transform_, batch.images->data() + i * batch.shape.numel_each());
   }
-  step.batches.push_back(std::move(pending.batch));
-  return step;
+  batch.sources.push_back(std::move(pending.sequences));
+  return batch;
 }
 
 }  // namespace floe::data

@@ -1,8 +1,8 @@
-// Held-out data, once from beginning to end: the shards of a rank in order, without shuffling, draws or
-// flips. Ranks may have different numbers of batches, also none.
+// Held-out data, once from beginning to end: the shards of a rank in order, without shuffling, draws
+// or flips. Ranks may have different numbers of batches, also none.
 //
 //   HeldOut held_out(config, context, {.max_batches = 100});
-//   while (auto step = held_out.next()) evaluate(*step);
+//   while (auto batch = held_out.next()) evaluate(*batch);
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ struct HeldOutOptions {
 
 class HeldOut {
  public:
-  // `config` as for a Loader, with the held-out shards in it; context.keys say what they are called.
+  // `config` as for a Loader, with the held-out shards in it; context.keys says what they are called.
   // Throws ConfigError for shards that cannot be.
   HeldOut(const DataConfig& config, const LoaderContext& context, const HeldOutOptions& options);
   ~HeldOut();
@@ -31,18 +31,18 @@ class HeldOut {
 
   // One batch of one source; nothing at the end. The last batch of a source may be smaller. Damaged
   // samples and shards are left out.
-  std::optional<Step> next();
+  std::optional<Batch> next();
   // Reads every source up to its first usable sample, for counts(). Then nothing else may be read.
   void probe();
   // What became of the samples of this rank so far, by source. Of prepared batches there is none.
-  std::vector<std::pair<SourceId, Counts>> counts() const;
+  std::vector<std::pair<const DataSource*, Counts>> counts() const;
   // As SourcePlan, of all ranks.
-  std::vector<std::pair<SourceId, std::vector<std::string>>> shards() const;
+  std::vector<std::pair<const DataSource*, std::vector<std::string>>> shards() const;
 
  private:
   struct OfSource;
 
-  std::optional<Step> next_of(OfSource& source);
+  std::optional<Batch> next_of(OfSource& source);
   // Reads and makes up to `most` samples; false: there are no more.
   bool read(OfSource& source, std::int64_t most, std::vector<Sample>& samples);
   bool is_stopped() const { return options_.stop && options_.stop->load(); }

@@ -10,18 +10,17 @@
 namespace floe::data {
 namespace {
 
-// Steps that are made ahead of the one that trains.
-constexpr std::size_t kStepsAhead = 2;
+// Batches that are made ahead of the one that trains.
+constexpr std::size_t kBatchesAhead = 2;
 // Pictures that one task writes: enough that tasks cost nothing, few enough to share them out.
 constexpr std::int64_t kImagesOfTask = 8;
 
 }  // namespace
 
-// A step whose pictures are being written.
-struct Loader::Making {
-  Step step;
-  std::vector<PendingBatch> batches;
-  std::vector<std::shared_ptr<const SourceState>> after;
+// A batch whose pictures are being written.
+struct Loader::Unfinished {
+  Batch batch;
+  std::vector<SourceOutput> outputs;  // of each source
   std::atomic<std::int64_t> tasks_left{0};
   std::exception_ptr failure;  // while writing
   bool is_ready = false;       // under the loader's lock
@@ -81,30 +80,28 @@ Loader::~Loader() {
     if (counts.num_damaged() || counts.bad_shards) log::warn("data.", name, ": ", counts.text());
 }
 
-// Makes steps as long as every source has a batch and not too many steps wait. Any thread.
+// Makes batches as long as every source has its part and not too many wait. Any thread.
 void Loader::advance() {
   const std::lock_guard lock(mutex_);
   try {
-    while (!failure_ && making_.size() < kStepsAhead) {
+    while (!failure_ && ahead_.size() < kBatchesAhead) {
       for (std::size_t i = 0; i < sources_.size(); ++i)
         if (!waiting_[i] && !(waiting_[i] = sources_[i]->try_next())) return;
-      auto making = std::make_shared<Making>();
-      Step& step = making->step;
-      step.epoch = next_epoch_;
-      step.index = next_index_++;
+      auto unfinished = std::make_shared<Unfinished>();
+      Batch& batch = unfinished->batch;
+      batch.epoch = next_epoch_;
+      batch.index = next_index_++;
       for (auto& waiting : waiting_) {
-        for (PendingBatch& pending : waiting->batches)
-          making->batches.push_back(std::move(pending));
-        making->after.push_back(std::move(waiting->after));
-        step.ends_epoch = waiting->ends_epoch;
+        batch.ends_epoch = waiting->ends_epoch;
+        unfinished->outputs.push_back(std::move(*waiting));
         waiting.reset();
       }
-      if (step.ends_epoch) {
+      if (batch.ends_epoch) {
         ++next_epoch_;
         next_index_ = 0;
       }
-      fill(making);
-      making_.push_back(std::move(making));
+      fill(unfinished);
+      ahead_.push_back(std::move(unfinished));
     }
   } catch (...) {
     failure_ = std::current_exception();
@@ -113,90 +110,106 @@ void Loader::advance() {
 }
 
 // With the lock: gives the pictures their places and has them written.
-void Loader::fill(const std::shared_ptr<Making>& making) {
-  ImageShape& shape = making->step.shape;
-  for (PendingBatch& pending : making->batches) {
-    pending.batch.first_image = shape.num_images;
-    const std::int64_t before = shape.num_images;
-    if (pending.shape.num_images) {
-      require<DataError>(
-          !before || (shape.height == pending.shape.height && shape.width == pending.shape.width),
-          "data: the sources of a step have pictures of ", shape.width, "x", shape.height,
-          " and of ", pending.shape.width, "x", pending.shape.height);
-      shape = pending.shape;
+void Loader::fill(const std::shared_ptr<Unfinished>& unfinished) {
+  ImageShape& shape = unfinished->batch.shape;
+  for (SourceOutput& output : unfinished->outputs)
+    for (PendingBatch& pending : output.batches) {
+      pending.sequences.first_image = shape.num_images;
+      const std::int64_t before = shape.num_images;
+      if (pending.shape.num_images) {
+        require<DataError>(
+            !before || (shape.height == pending.shape.height && shape.width == pending.shape.width),
+            "data: the sources of a step have pictures of ", shape.width, "x", shape.height,
+            " and of ", pending.shape.width, "x", pending.shape.height);
+        shape = pending.shape;
+      }
+      shape.num_images = before + pending.shape.num_images;
     }
-    shape.num_images = before + pending.shape.num_images;
-  }
-  if (!shape.num_images) return finish(*making);
+  if (!shape.num_images) return finish(*unfinished);
 
-  making->step.images = context_.allocate(shape);
-  float* const first = making->step.images->data();
+  unfinished->batch.images = context_.allocate(shape);
+  float* const first = unfinished->batch.images->data();
   std::vector<TaskPool::Task> tasks;
-  for (const PendingBatch& pending : making->batches)
-    for (std::int64_t begin = 0; begin < pending.batch.num_images(); begin += kImagesOfTask)
-      tasks.push_back([this, making, &pending, begin, first] {
-        const std::int64_t numel = making->step.shape.numel_each();
-        const std::int64_t end = std::min(begin + kImagesOfTask, pending.batch.num_images());
-        try {
-          for (std::int64_t i = begin; i < end; ++i)
-            pending.write_image(i, first + (pending.batch.first_image + i) * numel);
-        } catch (...) {
+  for (const SourceOutput& output : unfinished->outputs)
+    for (const PendingBatch& pending : output.batches)
+      for (std::int64_t begin = 0; begin < pending.shape.num_images; begin += kImagesOfTask)
+        tasks.push_back([this, unfinished, &pending, begin, first] {
+          const std::int64_t numel = pending.shape.numel_each();
+          const std::int64_t end = std::min(begin + kImagesOfTask, pending.shape.num_images);
+          try {
+            for (std::int64_t i = begin; i < end; ++i)
+              write_image(pending, i, transform_,
+                          first + (pending.sequences.first_image + i) * numel);
+          } catch (...) {
+            const std::lock_guard lock(mutex_);
+            unfinished->failure = std::current_exception();
+          }
+          if (unfinished->tasks_left.fetch_sub(1) > 1) return;
           const std::lock_guard lock(mutex_);
-          making->failure = std::current_exception();
-        }
-        if (making->tasks_left.fetch_sub(1) > 1) return;
-        const std::lock_guard lock(mutex_);
-        finish(*making);
-      });
-  making->tasks_left = static_cast<std::int64_t>(tasks.size());
+          finish(*unfinished);
+        });
+  unfinished->tasks_left = static_cast<std::int64_t>(tasks.size());
   for (TaskPool::Task& task : tasks) pool_.submit(std::move(task), /*urgent=*/true);
 }
 
-// With the lock: the step can be given.
-void Loader::finish(Making& making) {
-  for (PendingBatch& pending : making.batches) {
-    making.step.batches.push_back(std::move(pending.batch));
-    pending.written();
+// With the lock: the batch can be given.
+void Loader::finish(Unfinished& unfinished) {
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    for (PendingBatch& pending : unfinished.outputs[i].batches) {
+      unfinished.batch.sources.push_back(std::move(pending.sequences));
+      sources_[i]->written(pending);
+    }
+    unfinished.outputs[i].batches.clear();
   }
-  making.batches.clear();
-  making.is_ready = true;
+  unfinished.is_ready = true;
   ready_.notify_all();
 }
 
-Step Loader::next() {
-  std::shared_ptr<Making> making;
+Batch Loader::next() {
+  std::shared_ptr<Unfinished> next;
   {
     std::unique_lock lock(mutex_);
     ready_.wait(lock,
-                [&] { return making_.empty() ? failure_ != nullptr : making_.front()->is_ready; });
-    if (making_.empty()) std::rethrow_exception(failure_);
-    making = std::move(making_.front());
-    making_.pop_front();
-    if (making->failure) {
-      failure_ = making->failure;
-      making_.clear();
+                [&] { return ahead_.empty() ? failure_ != nullptr : ahead_.front()->is_ready; });
+    if (ahead_.empty()) std::rethrow_exception(failure_);
+    next = std::move(ahead_.front());
+    ahead_.pop_front();
+    if (next->failure) {
+      failure_ = next->failure;
+      ahead_.clear();
       std::rethrow_exception(failure_);
     }
-    const Step& step = making->step;
-    given_.sources_ = std::move(making->after);
-    given_.epoch_ = step.epoch + step.ends_epoch;
-    given_.index_ = step.ends_epoch ? 0 : step.index + 1;
+    for (std::size_t i = 0; i < sources_.size(); ++i)
+      given_.sources_[i] = std::move(next->outputs[i].after);
+    const Batch& batch = next->batch;
+    given_.epoch_ = batch.epoch + batch.ends_epoch;
+    given_.index_ = batch.ends_epoch ? 0 : batch.index + 1;
   }
   advance();
-  if (making->step.ends_epoch && context_.rank == 0) {
+  if (next->batch.ends_epoch && context_.rank == 0) {
     const std::string text = report();
-    log::info("data: epoch ", making->step.epoch, " is over",
+    log::info("data: epoch ", next->batch.epoch, " is over",
               text.empty()         ? ""
               : context_.world > 1 ? ". Of rank 0: "
                                    : ". ",
               text);
   }
-  return std::move(making->step);
+  return std::move(next->batch);
 }
 
 LoaderState Loader::state() const {
   const std::lock_guard lock(mutex_);
   return given_;
+}
+
+std::int64_t Loader::epoch() const {
+  const std::lock_guard lock(mutex_);
+  return given_.epoch_;
+}
+
+std::int64_t Loader::index() const {
+  const std::lock_guard lock(mutex_);
+  return given_.index_;
 }
 
 std::vector<std::pair<std::string, Counts>> Loader::counts() const {

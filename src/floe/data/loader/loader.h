@@ -1,9 +1,9 @@
 // The loader: batches of every source of the block `data:`, decoded ahead by several threads,
 // deterministic, resumable to the sample.
 //
-//   Loader loader(config, {.rank = 0, .world = 2, .seed = 1, .tokenizer = &tokenizer, .tokens = marks});
+//   Loader loader(config, {.rank = 0, .world = 2, .tokenizer = &tokenizer, .tokens = marks});
 //   while (training) {
-//     Step step = loader.next();
+//     Batch batch = loader.next();
 //     …
 //     if (saves) state = loader.state().save();
 //   }
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -24,8 +25,8 @@
 
 #include "floe/core/error.h"
 #include "floe/data/data_config.h"
-#include "floe/data/loader/loader_batch.h"
-#include "floe/data/loader/loader_source.h"
+#include "floe/data/loader/batch.h"
+#include "floe/data/loader/batch_source.h"
 #include "floe/data/loader/task_pool.h"
 #include "floe/image/transform.h"
 #include "floe/token/tokenizer.h"
@@ -34,11 +35,18 @@ namespace floe::data {
 
 // What the data is called in the configuration, for messages.
 struct DataKeys {
-  std::string laion = "data.laion.shards", mmc4 = "data.mmc4.shards", text = "data.text.files",
-              batches = "data.batches";
+  std::map<std::string, std::string> by_source;  // where it is not the key of its own block
+  std::string batches = "data.batches";
+
+  // "data.laion.shards"
+  std::string of(const DataSource& source) const {
+    const auto found = by_source.find(source.id());
+    return found == by_source.end() ? source.files_key() : found->second;
+  }
 };
 
-// A saved state belongs to other data than the configuration names: `key` was `before` and is `now`.
+// A saved state belongs to other data than the configuration names: `key` was `before` and is
+// `now`.
 class OtherData : public ConfigError {
  public:
   OtherData(const std::string& key, const std::string& before, const std::string& now);
@@ -79,26 +87,26 @@ class Loader {
   // Goes on where a run was saved; `saved` has the states of all its ranks, in order. With the same
   // numbers of ranks and workers the next step is exactly the one that would have followed.
   // Otherwise the rest of the epoch is dealt anew (epoch_rest.h) and the log says so.
-  // Throws OtherData when the states are of other sources, shards, rules or seed, DataError when they are
-  // damaged. Threads, sizes of batches and lengths of epochs may differ.
+  // Throws OtherData when the states are of other sources, shards, rules or seed, DataError when
+  // they are damaged. Threads, sizes of batches and lengths of epochs may differ.
   Loader(const DataConfig& config, LoaderContext context, std::span<const nlohmann::json> saved);
   // Tells what was damaged. May wait for a pipe that is being read.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Waits for the next step. There is always one: after the last step of an epoch comes the next
-  // epoch. Throws DataError when the data cannot be used; later calls do so again.
-  Step next();
-  // Behind the last step that next() gave.
+  // Waits for the next batch. There is always one: after the last of an epoch comes the next epoch.
+  // Throws DataError when the data cannot be used; later calls do so again.
+  Batch next();
+  // Behind the last batch that next() gave.
   LoaderState state() const;
-  // Epochs that are over, and steps of the one after them that are given.
-  std::int64_t epoch() const { return state().epoch_; }
-  std::int64_t index() const { return state().index_; }
+  // Epochs that are over, and batches of the one after them that are given.
+  std::int64_t epoch() const;
+  std::int64_t index() const;
 
   std::optional<std::int64_t> steps_per_epoch() const { return steps_per_epoch_; }
-  // Of what has to be the same on all ranks and is read from a file of each: the number of prepared steps
-  // and their sources. 0 for other data.
+  // Of what has to be the same on all ranks and is read from a file of each: the number of prepared
+  // steps and their sources. 0 for other data.
   std::uint64_t fingerprint() const { return fingerprint_; }
   // Of the contents of this rank's prepared batches (the first and the last); 0 for other data.
   std::uint64_t digest() const { return digest_; }
@@ -109,26 +117,26 @@ class Loader {
   std::vector<SourceUsage> usage() const;
 
  private:
-  struct Making;
+  struct Unfinished;
 
   void advance();
-  void fill(const std::shared_ptr<Making>& making);
-  void finish(Making& making);
+  void fill(const std::shared_ptr<Unfinished>& batch);
+  void finish(Unfinished& batch);
 
   LoaderContext context_;
   image::Transform transform_;
   std::optional<std::int64_t> steps_per_epoch_;
   std::uint64_t fingerprint_ = 0, digest_ = 0;
   std::vector<std::string> names_;
-  std::vector<std::unique_ptr<Source>> sources_;
+  std::vector<std::unique_ptr<BatchSource>> sources_;
   TaskPool pool_;
 
   mutable std::mutex mutex_;
   std::condition_variable ready_;
-  std::deque<std::shared_ptr<Making>> making_;      // in the order of steps
-  std::vector<std::optional<SourceStep>> waiting_;  // for the other sources of their step
-  std::exception_ptr failure_;                      // after what is in making_
-  std::int64_t next_epoch_ = 0, next_index_ = 0;    // of the step that is made next
+  std::deque<std::shared_ptr<Unfinished>> ahead_;     // in the order in which they are given
+  std::vector<std::optional<SourceOutput>> waiting_;  // for the other sources of their batch
+  std::exception_ptr failure_;                        // after what is in ahead_
+  std::int64_t next_epoch_ = 0, next_index_ = 0;      // of the batch that is made next
   LoaderState given_;
 };
 

@@ -10,7 +10,8 @@
 #include "floe/core/str.h"
 #include "floe/data/loader/epoch_rest.h"
 #include "floe/data/loader/prepared_batches.h"
-#include "floe/data/sources/source_plan.h"
+#include "floe/data/shards/shard_list.h"
+#include "floe/data/shards/shard_order.h"
 #include "floe/data/stream/stream_codec.h"
 
 namespace floe::data {
@@ -102,8 +103,8 @@ Deal deal_of(const SourcePlan& plan, const LoaderSetup& setup) {
           plan.shards_text,   plan.per_batch};
 }
 
-json save(const Deal& deal, SourceId id) {
-  return {{"source", name_of(id)},       {"rank", deal.rank},
+json save(const Deal& deal, const DataSource& source) {
+  return {{"source", source.id()},       {"rank", deal.rank},
           {"world", deal.world},         {"workers", deal.workers},
           {"seed", deal.seed},           {"rules", name_of(deal.rules)},
           {"resampled", deal.resampled}, {"num_shards", deal.num_shards},
@@ -136,9 +137,10 @@ Deal load_deal(const json& saved) {
   return deal;
 }
 
-std::vector<StreamSetup> setups_of(const Deal& deal, SourceId id, const ShuffleConfig& shuffle) {
+std::vector<StreamSetup> setups_of(const Deal& deal, const DataSource& source,
+                                   const ShuffleConfig& shuffle) {
   const std::uint64_t base =
-      loader_base_seeds(deal.seed, deal.rank, static_cast<std::size_t>(id) + 1).back();
+      loader_base_seeds(deal.seed, deal.rank, static_cast<std::size_t>(source.number()) + 1).back();
   std::vector<StreamSetup> setups;
   for (std::int64_t worker = 0; worker < deal.workers; ++worker) {
     StreamSetup& setup = setups.emplace_back();
@@ -199,7 +201,7 @@ SavedSource load_source(std::span<const json> saved, std::size_t number, const S
     require<DataError>(streams.is_array() && !streams.empty() &&
                            static_cast<std::int64_t>(streams.size()) == deal.workers,
                        "loader state: it does not have one stream per worker");
-    const auto setups = setups_of(deal, plan.id, shuffle);
+    const auto setups = setups_of(deal, *plan.source, shuffle);
     auto& loaded = source.streams.emplace_back();
     for (std::size_t i = 0; i < setups.size(); ++i)
       loaded.push_back(StreamState::load(streams[i], setups[i]));
@@ -218,7 +220,7 @@ SavedRun load_run(std::span<const json> saved, const std::vector<SourcePlan>& pl
                            get<std::int64_t>(rank, "index") == run.index,
                        "loader state: the ranks' states are not of one step");
   std::vector<std::string> names;
-  for (const SourcePlan& plan : plans) names.emplace_back(name_of(plan.id));
+  for (const SourcePlan& plan : plans) names.push_back(plan.source->id());
   for (const json& rank : saved)
     if (const std::string before = sources_text(get<json>(rank, "sources")); before != join(names))
       throw OtherData("data", before, join(names));
@@ -252,7 +254,7 @@ std::int64_t steps_left(const SavedRun& run, const std::vector<SourcePlan>& plan
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Deal& before = run.sources[i].deals.front();
     const std::int64_t done = run.index * before.per_batch * before.world;
-    const std::int64_t samples = std::max<std::int64_t>(0, *plans[i].samples_per_epoch - done);
+    const std::int64_t samples = std::max<std::int64_t>(0, *plans[i].per_epoch - done);
     left = std::max(left, ceil_div(samples, plans[i].per_batch * setup.context.world));
   }
   return round_up(left, setup.config.workers);
@@ -282,8 +284,8 @@ Beginning dealt_anew(const SavedRun& run, const std::vector<SourcePlan>& plans,
                                  : deal(rest, own, number, setup.context.world * workers,
                                         beginning.index / workers));
     }
-    log::info("data.", name_of(plans[i].id), ": saved by ", counted(before.world, "rank"), " with ",
-              counted(before.workers, "worker"), ", resumed by ",
+    log::info("data.", plans[i].source->id(), ": saved by ", counted(before.world, "rank"),
+              " with ", counted(before.workers, "worker"), ", resumed by ",
               counted(setup.context.world, "rank"), " with ", counted(workers, "worker"),
               before.per_batch == plans[i].per_batch
                   ? std::string()
@@ -306,7 +308,7 @@ Beginning where_saved(std::span<const json> saved, const std::vector<SourcePlan>
     if (!counts_alike || !before.deals_like(deal_of(plans[i], setup)))
       return dealt_anew(run, plans, setups, steps_per_epoch, setup);
     if (before.per_batch != plans[i].per_batch)
-      log::info("data.", name_of(plans[i].id), ": batches of ", plans[i].per_batch, " instead of ",
+      log::info("data.", plans[i].source->id(), ": batches of ", plans[i].per_batch, " instead of ",
                 before.per_batch, " from here on; the samples go on where they were");
   }
   Beginning beginning{run.epoch, run.index, {}};
@@ -318,6 +320,32 @@ Beginning where_saved(std::span<const json> saved, const std::vector<SourcePlan>
 
 }  // namespace
 
+std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderContext& context,
+                                     const image::Transform& transform) {
+  std::vector<SourcePlan> plans;
+  for (const DataSource* source : sources_of(config)) {
+    require<ConfigError>(context.tokenizer, "data: there is no tokenizer to read samples with");
+    SourcePlan& plan = plans.emplace_back();
+    plan.source = source;
+    plan.shards_key = context.keys.of(*source);
+    plan.shards_text = source->files(config);
+    try {
+      plan.shards = expand_shards(plan.shards_text);
+    } catch (const ConfigError& error) {  // it names the key that it is about
+      throw ConfigError(str(plan.shards_key, ": ", error.what()));
+    }
+    plan.rules =
+        source->rules(config, {*context.tokenizer, context.tokens, transform, config.rules});
+    plan.per_batch = source->per_batch(config);
+    plan.per_epoch = source->per_epoch(config);
+    BatchRule& rule = plan.batch_rule;
+    (source->info().counts_tokens ? rule.tokens : rule.samples) = plan.per_batch;
+    rule.flips = plan.rules.flips;
+    rule.max_bad_fraction = config.max_bad_fraction;
+  }
+  return plans;
+}
+
 std::string sources_text(const json& sources) {
   require<DataError>(sources.is_array(), "loader state: 'sources' is no list");
   std::vector<std::string> names;
@@ -328,7 +356,7 @@ std::string sources_text(const json& sources) {
 LoaderParts make_sources(const LoaderSetup& setup, std::span<const json> saved) {
   const DataConfig& config = setup.config;
   require<ConfigError>(!config.sources().empty(), "data: no source is set; set one of ",
-                       "data.laion.shards, data.mmc4.shards, data.text.files and data.batches");
+                       source_keys("data."), " and data.batches");
   if (config.batches) return make_prepared(*config.batches, setup, saved);
 
   LoaderParts parts;
@@ -336,7 +364,7 @@ LoaderParts make_sources(const LoaderSetup& setup, std::span<const json> saved) 
   const std::vector<SourcePlan> plans = plans_of(setup);
   std::vector<std::vector<StreamSetup>> setups;
   for (const SourcePlan& plan : plans)
-    setups.push_back(setups_of(deal_of(plan, setup), plan.id, config.shuffle));
+    setups.push_back(setups_of(deal_of(plan, setup), *plan.source, config.shuffle));
   Beginning beginning = saved.empty()
                             ? at_start(setups)
                             : where_saved(saved, plans, setups, parts.steps_per_epoch, setup);
@@ -345,22 +373,22 @@ LoaderParts make_sources(const LoaderSetup& setup, std::span<const json> saved) 
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const SourcePlan& plan = plans[i];
     SampleSourceOptions options;
-    options.id = plan.id;
-    options.image_slots = plan.image_slots;
+    options.source = plan.source;
+    options.image_slots = plan.rules.image_slots;
+    options.image_size = setup.transform.size();
     options.setups = setups[i];
     options.starts = std::move(beginning.streams[i]);
-    options.rule = plan.rule;
+    options.rule = plan.batch_rule;
     if (parts.steps_per_epoch)
       options.rule.batches_per_epoch = *parts.steps_per_epoch / config.workers;
     options.reader = {std::make_shared<const std::vector<std::string>>(plan.shards), config.rules,
-                      plan.open, nullptr};
-    options.maker = plan.maker;
-    options.transform = &setup.transform;
-    options.queue_samples = (plan.rule.samples ? plan.rule.samples : kQueuedDocuments) +
+                      plan.rules.open, nullptr};
+    options.maker = plan.rules.maker;
+    options.queue_samples = (plan.batch_rule.samples ? plan.batch_rule.samples : kQueuedDocuments) +
                             kQueuedOfThread * config.threads;
     options.queue_bytes = kQueueBytes;
-    options.identity = save(deal_of(plan, setup), plan.id);
-    parts.names.emplace_back(name_of(plan.id));
+    options.identity = save(deal_of(plan, setup), *plan.source);
+    parts.names.push_back(plan.source->id());
     parts.sources.push_back(
         std::make_unique<SampleSource>(std::move(options), setup.pool, setup.changed));
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -19,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array kSources{SourceId::laion, SourceId::mmc4, SourceId::text};
+constexpr auto kFields = std::to_array<std::string_view>(
+    {"input_ids", "attention_mask", "labels", "images", "images_i8"});
 constexpr float kInt8Scale = 1.0F / 64;
 
 constexpr std::string_view kRank = "{rank}";
@@ -27,6 +27,13 @@ constexpr std::string_view kRank = "{rank}";
 std::string with_rank(std::string path, std::int64_t rank) {
   const std::size_t at = path.find(kRank);
   return at == std::string::npos ? path : path.replace(at, kRank.size(), str(rank));
+}
+
+// "laion|mmc4|text"
+std::string source_names() {
+  std::vector<std::string> names;
+  for (const auto& source : data_sources()) names.push_back(source->id());
+  return join(names, "|");
 }
 
 template <class T>
@@ -49,12 +56,12 @@ class PreparedState : public SourceState {
   std::uint64_t digest_;
 };
 
-class PreparedBatches : public Source {
+class PreparedBatches : public BatchSource {
  public:
   explicit PreparedBatches(const std::string& path) : path_(path), file_(path) {
     while (!sources_of(num_steps_).empty()) ++num_steps_;
     require<DataError>(num_steps_ > 0, "'", path_, "' has no prepared batches: there is no tensor ",
-                       "named step0.laion.input_ids, step0.mmc4.input_ids or step0.text.input_ids");
+                       "named step0.<", source_names(), ">.input_ids");
     check_names();
     digest_ = digest_of_ends();
   }
@@ -64,7 +71,7 @@ class PreparedBatches : public Source {
     Hash64 hash;
     for (std::int64_t step = 0; step < num_steps_; ++step) {
       hash.add(static_cast<std::uint64_t>(step));
-      for (const SourceId source : sources_of(step)) hash.add(name_of(source));
+      for (const DataSource* source : sources_of(step)) hash.add(source->id());
     }
     return hash.value();
   }
@@ -72,25 +79,25 @@ class PreparedBatches : public Source {
   std::uint64_t digest() const { return digest_; }
   void set_next(std::int64_t next) { next_ = next; }
 
-  std::optional<SourceStep> try_next() override {
-    SourceStep step;
-    for (const SourceId source : sources_of(next_))
-      step.batches.push_back(batch_of(str("step", next_, ".", name_of(source), "."), source));
+  std::optional<SourceOutput> try_next() override {
+    SourceOutput output;
+    for (const DataSource* source : sources_of(next_))
+      output.batches.push_back(batch_of(str("step", next_, ".", source->id(), "."), *source));
     next_ = (next_ + 1) % num_steps_;
-    step.ends_epoch = next_ == 0;
-    step.after = std::make_shared<PreparedState>(num_steps_, next_, digest_);
-    return step;
+    output.ends_epoch = next_ == 0;
+    output.after = std::make_shared<PreparedState>(num_steps_, next_, digest_);
+    return output;
   }
   std::shared_ptr<const SourceState> initial_state() const override {
     return std::make_shared<PreparedState>(num_steps_, next_, digest_);
   }
 
  private:
-  std::vector<SourceId> sources_of(std::int64_t step) const {
-    std::vector<SourceId> sources;
-    for (const SourceId source : kSources)
-      if (file_.find(str("step", step, ".", name_of(source), ".input_ids")))
-        sources.push_back(source);
+  std::vector<const DataSource*> sources_of(std::int64_t step) const {
+    std::vector<const DataSource*> sources;
+    for (const auto& source : data_sources())
+      if (file_.find(str("step", step, ".", source->id(), ".input_ids")))
+        sources.push_back(source.get());
     return sources;
   }
 
@@ -99,15 +106,19 @@ class PreparedBatches : public Source {
     for (const std::string& name : file_.names()) {
       std::int64_t step = -1;
       const char* const end = name.data() + name.size();
-      if (name.starts_with("step")) std::from_chars(name.data() + 4, end, step);
-      bool is_known = false;
-      for (const SourceId source : kSources)
-        for (const char* field : {"input_ids", "attention_mask", "labels", "images", "images_i8"})
-          is_known = is_known || name == str("step", step, ".", name_of(source), ".", field);
+      const char* rest = name.data();
+      if (name.starts_with("step")) rest = std::from_chars(name.data() + 4, end, step).ptr;
+      const std::string_view behind(rest, static_cast<std::size_t>(end - rest));
+      const std::size_t dot = behind.rfind('.');
+      const bool is_known =
+          step >= 0 && dot != 0 && dot != std::string_view::npos &&
+          name == str("step", step, behind) && behind.starts_with('.') &&
+          find_source(behind.substr(1, dot - 1)) &&
+          std::find(kFields.begin(), kFields.end(), behind.substr(dot + 1)) != kFields.end();
       require<DataError>(is_known && step < num_steps_, "'", path_, "' has a tensor '", name,
                          "', which belongs to none of its ", num_steps_,
-                         " steps; expected step<i>.<laion|mmc4|text>.<input_ids|attention_mask|"
-                         "labels|images|images_i8> with i from 0 on");
+                         " steps; expected step<i>.<", source_names(), ">.<", join(kFields, "|"),
+                         "> with i from 0 on");
     }
   }
 
@@ -125,8 +136,9 @@ class PreparedBatches : public Source {
     std::vector<float> values;
 
     std::int64_t numel() const { return 3 * height * width; }
+    const float* at(std::int64_t picture) const { return values.data() + picture * numel(); }
     bool is_zero(std::int64_t picture) const {
-      const auto first = values.begin() + picture * numel();
+      const float* first = at(picture);
       return std::all_of(first, first + numel(), [](float value) { return value == 0; });
     }
   };
@@ -156,7 +168,7 @@ class PreparedBatches : public Source {
     return pictures;
   }
 
-  PendingBatch batch_of(const std::string& prefix, SourceId source) const {
+  PendingBatch batch_of(const std::string& prefix, const DataSource& source) const {
     const auto& shape = file_.get(prefix + "input_ids").shape;
     require<DataError>(shape.size() == 2, "'", path_, "': '", prefix,
                        "input_ids' must have two dimensions, not [", join(shape), "]");
@@ -166,9 +178,8 @@ class PreparedBatches : public Source {
     const auto labels = read_as<std::int64_t>(file_, table(prefix + "labels", shape));
     auto pictures = std::make_shared<const Pictures>(pictures_of(prefix, rows));
     PendingBatch pending;
-    pending.batch.source = source;
-    pending.batch.image_slots = pictures->each;
-    std::vector<std::int64_t> kept;  // pictures
+    pending.sequences.source = source.number();
+    pending.sequences.image_slots = pictures->each;
     for (std::int64_t row = 0; row < rows; ++row) {
       std::vector<std::int64_t> row_ids, row_labels;
       for (std::int64_t i = row * width; i < (row + 1) * width; ++i) {
@@ -179,15 +190,13 @@ class PreparedBatches : public Source {
       }
       std::int64_t count = pictures->each;
       while (count > 0 && pictures->is_zero(row * pictures->each + count - 1)) --count;
-      for (std::int64_t k = 0; k < count; ++k) kept.push_back(row * pictures->each + k);
-      pending.batch.add_sequence(row_ids, row_labels, count, str(prefix, row));
+      for (std::int64_t k = 0; k < count; ++k)
+        pending.images.push_back({.values = pictures->at(row * pictures->each + k)});
+      pending.sequences.add_sequence(row_ids, row_labels, count, str(prefix, row));
     }
-    pending.shape = {static_cast<std::int64_t>(kept.size()), pictures->height, pictures->width};
-    pending.write_image = [pictures, kept](std::int64_t image, float* out) {
-      const std::int64_t numel = pictures->numel();
-      std::memcpy(out, pictures->values.data() + kept[static_cast<std::size_t>(image)] * numel,
-                  static_cast<std::size_t>(numel) * sizeof(float));
-    };
+    pending.shape = {static_cast<std::int64_t>(pending.images.size()), pictures->height,
+                     pictures->width};
+    pending.owner = pictures;
     return pending;
   }
 

@@ -1,9 +1,9 @@
 // Prepared batches as a source: a safetensors file with
 //   step<i>.<source>.input_ids, .attention_mask, .labels   [B, T] integers
 //   step<i>.<source>.images or .images_i8                  [B, 3, H, W] or [B, K, 3, H, W]
-// for i from 0 on and sources laion, mmc4 and text; `images` are floats, `images_i8` are 64 times the
-// value. Padding goes: tokens whose mask is 0, and pictures of zeros at the end of a row. An
-// epoch is the file once, in order; `{rank}` in the path is filled in.
+// for i from 0 on and the ids of sources; `images` are floats, `images_i8` are 64 times the value.
+// Padding goes: tokens whose mask is 0, and pictures of zeros at the end of a row. An epoch is the
+// file once, in order; `{rank}` in the path is filled in.
 #pragma once
 
 #include <span>

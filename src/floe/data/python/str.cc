@@ -1,6 +1,5 @@
 #include "floe/data/python/str.h"
 
-#include <simdjson.h>
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -8,8 +7,9 @@
 #include <charconv>
 #include <cmath>
 
-namespace floe::data {
+#include "floe/core/utf8.h"
 
+namespace floe::data {
 namespace {
 
 constexpr bool is_continuation(unsigned char c) { return (c & 0xC0) == 0x80; }
@@ -22,8 +22,6 @@ constexpr bool is_space(char32_t c) {
 }
 
 }  // namespace
-
-bool is_utf8(std::string_view text) { return simdjson::validate_utf8(text.data(), text.size()); }
 
 bool is_utf8_with_surrogates(std::string_view text) {
   // A surrogate is ED A0..BF 80..BF. Between them the text must be valid on its own: a sequence that

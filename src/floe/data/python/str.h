@@ -16,9 +16,7 @@ inline std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// At the speed of memory: whether bytes.decode("utf-8") succeeds: no overlong forms, no surrogates, nothing above U+10FFFF.
-bool is_utf8(std::string_view text);
-// The same with surrogates allowed (Python's "surrogatepass").
+// is_utf8 (core/utf8.h) with surrogates allowed: Python's "surrogatepass".
 bool is_utf8_with_surrogates(std::string_view text);
 
 // The code point at `at` of valid text, and the number of its bytes.

@@ -3,13 +3,12 @@
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
-#include "floe/data/python/random.h"
+#include "floe/data/stream/shuffle_buffer.h"
 
 namespace floe::data {
-
 namespace {
 
-constexpr std::size_t kShuffleSize = 2000, kShuffleInitial = 500;
+constexpr ShuffleSize kShuffle{.samples = 2000, .initial = 500};
 
 }  // namespace
 
@@ -21,7 +20,7 @@ std::vector<std::int64_t> shard_order(std::int64_t num_shards, std::uint64_t see
           "there is no rank ", place.rank, " of ", place.world_size, ", worker ", place.worker,
           " of ", place.num_workers);
   PythonRandom random(seed + epoch);
-  BufferShuffle<std::int64_t> shuffle(kShuffleSize, kShuffleInitial);
+  ShuffleBuffer<std::int64_t> shuffle(kShuffle);
   std::int64_t given = 0, turn = 0;
   const auto pull = [&]() -> std::optional<std::int64_t> {
     if (given == num_shards) return std::nullopt;

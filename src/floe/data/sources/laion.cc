@@ -7,20 +7,20 @@
 #include <span>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/data/python/json.h"
 #include "floe/data/python/str.h"
 #include "floe/data/sample.h"
 #include "floe/data/sources/sample_text.h"
+#include "floe/data/sources/source_description.h"
 #include "floe/image/image.h"
 
 namespace floe::data {
-
 namespace {
 
-// The content of a gzip file of one or more members, as Python's gzip reads it. Throws DataError when it
-// is cut off, damaged, followed by other bytes than zeros, or larger than `most_bytes`.
-Bytes gunzip(std::span<const std::byte> file, std::size_t most_bytes = std::size_t{1} << 30);
+constexpr std::size_t kMostUnpackedBytes = std::size_t{1} << 30;
 
+// The members of a gzip file, one after the other.
 class Inflater {
  public:
   explicit Inflater(std::span<const std::byte> file) {
@@ -34,7 +34,7 @@ class Inflater {
   Inflater& operator=(const Inflater&) = delete;
 
   // Appends one member.
-  void member(Bytes& out, std::size_t most_bytes) {
+  void member(Bytes& out) {
     inflateReset(&stream_);
     std::array<std::byte, 65536> block;
     for (int result = Z_OK; result != Z_STREAM_END;) {
@@ -44,7 +44,8 @@ class Inflater {
       require<DataError>(result == Z_OK || result == Z_STREAM_END,
                          result == Z_BUF_ERROR ? "gzip: cut off" : "gzip: damaged");
       out.insert(out.end(), block.begin(), block.end() - stream_.avail_out);
-      require<DataError>(out.size() <= most_bytes, "gzip: more than ", most_bytes, " bytes");
+      require<DataError>(out.size() <= kMostUnpackedBytes, "gzip: more than ", kMostUnpackedBytes,
+                         " bytes");
     }
   }
 
@@ -58,21 +59,20 @@ class Inflater {
   z_stream stream_{};
 };
 
-Bytes gunzip(std::span<const std::byte> file, std::size_t most_bytes) {
+// The content of a gzip file of one or more members, as Python's gzip reads it. Throws DataError when
+// it is cut off, damaged, followed by other bytes than zeros, or too large.
+Bytes gunzip(std::span<const std::byte> file) {
   Bytes out;
-  require<DataError>(file.size() <= most_bytes, "gzip: more than ", most_bytes, " bytes");
+  require<DataError>(file.size() <= kMostUnpackedBytes, "gzip: more than ", kMostUnpackedBytes,
+                     " bytes");
   if (file.empty()) return out;
   Inflater inflater(file);
   while (!inflater.done()) {
-    inflater.member(out, most_bytes);
+    inflater.member(out);
     inflater.skip_zeros();
   }
   return out;
 }
-
-}  // namespace
-
-namespace {
 
 // What WebDataset hands to Pillow.
 constexpr auto kImages = std::to_array<std::string_view>(
@@ -111,10 +111,11 @@ void check_field(std::string_view suffix, std::span<const std::byte> bytes) {
   }
 }
 
-}  // namespace
-
-bool is_image_suffix(std::string_view suffix) { return is_one_of(last_part(suffix), kImages); }
-
+// Decodes every field except `picture`, which the caller decodes itself, as WebDataset does before
+// anything else happens: a failure drops the sample, also in fields that nobody uses.
+// - names that begin with `__` are left alone; `.gz` is unpacked first;
+// - pictures by content, texts as strict UTF-8, JSON, and integers (`cls`, `id`, `index`, …);
+// - arrays and pickles (`npy`, `pth`, …) are left alone: floe does not run or load them.
 void check_fields(const RawSample& raw, const Field* picture) {
   for (const Field& field : raw.fields) {
     if (&field == picture || field.suffix.starts_with("__")) continue;
@@ -129,8 +130,6 @@ void check_fields(const RawSample& raw, const Field* picture) {
     }
   }
 }
-
-namespace {
 
 // In order of preference.
 std::vector<const Field*> pictures_of(const RawSample& raw) {
@@ -159,6 +158,8 @@ const Field* decode_picture(const std::vector<const Field*>& pictures, Rules rul
 
 }  // namespace
 
+bool is_image_suffix(std::string_view suffix) { return is_one_of(last_part(suffix), kImages); }
+
 LaionMaker::LaionMaker(const token::Tokenizer& tokenizer, const token::FlamingoTokens& tokens,
                        const image::Transform& transform, LaionSettings settings)
     : tokenizer_(tokenizer),
@@ -178,12 +179,10 @@ Sample LaionMaker::sample_of(const RawSample& raw) const {
   const bool corrected = settings_.rules == Rules::corrected;
   keep_if(is_utf8(as_text(caption->bytes)), reason::kBadText, "'txt' is not UTF-8");
   if (!corrected) check_fields(raw, pictures.front());
-  PixelScratch pixels;
+  ThreadImage pixels;
   const Field* picture = decode_picture(pictures, settings_.rules, pixels.image());
 
   Sample sample;
-  sample.shard = raw.shard;
-  sample.key = raw.key;
   sample.images.emplace_back(picture->suffix);
   sample.sizes.push_back({pixels.image().width, pixels.image().height});
   sample.crops.resize(transform_.crop_bytes());
@@ -201,11 +200,32 @@ Sample LaionMaker::sample_of(const RawSample& raw) const {
 }
 
 Outcome LaionMaker::make(const RawSample& raw) const {
-  try {
-    return sample_of(raw);
-  } catch (const Drop& drop) {
-    return Dropped{raw.shard, raw.key, std::string(drop.reason), drop.detail};
-  }
+  return sample_or_dropped(raw, [&] { return sample_of(raw); });
+}
+
+void describe(config::Schema<LaionConfig>& s) { describe_shards(s); }
+
+std::unique_ptr<DataSource> laion_source() {
+  using C = LaionConfig;
+  return make_source<C>({.info = {.id = "laion",
+                                  .help = "Image-text pairs",
+                                  .files_key = "shards",
+                                  .per_epoch_key = "num_samples",
+                                  .has_images = true},
+                         .files = &C::shards,
+                         .weight = &C::weight,
+                         .per_batch = &C::batch_size,
+                         .per_epoch = &C::num_samples,
+                         .rules = [](const C& c, const MakerContext& context) {
+                           const LaionSettings settings{context.rules, c.max_tokens};
+                           const bool corrected = context.rules == Rules::corrected;
+                           return SourceRules{
+                               .maker = std::make_shared<LaionMaker>(
+                                   context.tokenizer, context.tokens, context.transform, settings),
+                               .flips = corrected ? BatchRule::Flips::of_sample
+                                                  : BatchRule::Flips::of_batch,
+                               .image_slots = 1};
+                         }});
 }
 
 }  // namespace floe::data

@@ -9,23 +9,33 @@
 // count as pictures and ends.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
 #include "floe/data/sample.h"
 #include "floe/image/transform.h"
 #include "floe/token/tokenizer.h"
 
+namespace floe::config {
+template <class T>
+class Schema;
+}
+
 namespace floe::data {
 
-// Which fields of a LAION sample WebDataset decodes before anything else happens. Any failure drops
-// the sample, also in fields that nobody uses.
+struct LaionConfig {
+  std::string shards;  // OpenFlamingo's shard argument: `::` between parts, braces, `pipe:`, `s3:`
+  std::int64_t batch_size = 64;
+  double weight = 0.2;                      // of its loss
+  std::optional<std::int64_t> num_samples;  // in an epoch, over all ranks; null: no end
+  std::int64_t max_tokens = 32;             // the reference's; no key
+};
+void describe(config::Schema<LaionConfig>& s);
 
 // Whether WebDataset's image decoder takes fields of this suffix (by its last part: `seg.jpg` is one).
 bool is_image_suffix(std::string_view suffix);
-
-// Decodes every field except `picture`, which the caller decodes itself. Throws Drop.
-// - names that begin with `__` are left alone; `.gz` is unpacked first;
-// - pictures by content, texts as strict UTF-8, JSON, and integers (`cls`, `id`, `index`, …);
-// - arrays and pickles (`npy`, `pth`, …) are left alone: floe does not run or load them.
-void check_fields(const RawSample& raw, const Field* picture);
 
 struct LaionSettings {
   Rules rules = Rules::openflamingo;

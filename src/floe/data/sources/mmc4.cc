@@ -7,9 +7,9 @@
 #include "floe/data/python/str.h"
 #include "floe/data/sample.h"
 #include "floe/data/sources/sample_text.h"
+#include "floe/data/sources/source_description.h"
 
 namespace floe::data {
-
 namespace {
 
 // Decodes all pictures, because one that cannot be read drops the document even when no model would
@@ -18,7 +18,7 @@ void add_pictures(Interleaved& document, const image::Transform& transform, Samp
   const std::size_t each = transform.crop_bytes();
   sample.crops.resize(document.shown.size() * each);
   sample.sizes.resize(document.shown.size());
-  PixelScratch pixels;
+  ThreadImage pixels;
   image::Image& scratch = pixels.image();
   for (std::size_t i = 0; i < document.pictures.size(); ++i) {
     const Picture& picture = document.pictures[i];
@@ -61,8 +61,6 @@ Sample Mmc4Maker::sample_of(const RawSample& raw) const {
   Interleaved document = chat ? read_chat(root, settings_) : read_page(root, settings_);
 
   Sample sample;
-  sample.shard = raw.shard;
-  sample.key = raw.key;
   sample.ids = cut_ids(tokenizer_, str(document.text, kEndOfChunkMark, eos_), settings_.max_tokens);
   const auto marks = std::count(sample.ids.begin(), sample.ids.end(), tokens_.image);
   keep_if(marks >= settings_.min_images, reason::kFewImages, marks,
@@ -86,11 +84,7 @@ Sample Mmc4Maker::sample_of(const RawSample& raw) const {
 }
 
 Outcome Mmc4Maker::make(const RawSample& raw) const {
-  try {
-    return sample_of(raw);
-  } catch (const Drop& drop) {
-    return Dropped{raw.shard, raw.key, std::string(drop.reason), drop.detail};
-  }
+  return sample_or_dropped(raw, [&] { return sample_of(raw); });
 }
 
 Bytes decode_picture_file(const Json& base64) {
@@ -114,6 +108,46 @@ std::string tidy_marks(std::string_view text) {
   tidy = replace(tidy, str(" ", kEndOfChunkMark), kEndOfChunkMark);
   tidy = replace(tidy, str(kImageMark, " "), kImageMark);
   return replace(tidy, str(" ", kImageMark), kImageMark);
+}
+
+void describe(config::Schema<Mmc4Config>& s) {
+  using C = Mmc4Config;
+  describe_shards(s);
+  s.field("max_images", &C::max_images, "Most pictures of a document").at_least(1).at_most(1000);
+  s.field("min_images", &C::min_images, "Documents with fewer are dropped").at_least(0);
+  s.field("max_tokens", &C::max_tokens, "Tokens after which a document is cut")
+      .at_least(1)
+      .at_most(1'000'000);
+  s.field("text_sim_threshold", &C::text_sim_threshold,
+          "Pictures less similar to their sentence are left out");
+  s.check("min_images", [](const C& c) {
+    return c.min_images > c.max_images
+               ? str("is ", c.min_images, ", more than max_images, which is ", c.max_images,
+                     ": no document could be kept")
+               : "";
+  });
+}
+
+std::unique_ptr<DataSource> mmc4_source() {
+  using C = Mmc4Config;
+  return make_source<C>({.info = {.id = "mmc4",
+                                  .help = "Interleaved documents",
+                                  .files_key = "shards",
+                                  .per_epoch_key = "num_samples",
+                                  .has_images = true},
+                         .files = &C::shards,
+                         .weight = &C::weight,
+                         .per_batch = &C::batch_size,
+                         .per_epoch = &C::num_samples,
+                         .rules = [](const C& c, const MakerContext& context) {
+                           const Mmc4Settings settings{context.rules, c.text_sim_threshold,
+                                                       c.min_images, c.max_images, c.max_tokens};
+                           return SourceRules{
+                               .maker = std::make_shared<Mmc4Maker>(
+                                   context.tokenizer, context.tokens, context.transform, settings),
+                               .flips = BatchRule::Flips::of_sample,
+                               .image_slots = c.max_images};
+                         }});
 }
 
 }  // namespace floe::data

@@ -18,6 +18,7 @@
 // - pictures whose marker was cut off are left out.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,7 +29,23 @@
 #include "floe/image/transform.h"
 #include "floe/token/tokenizer.h"
 
+namespace floe::config {
+template <class T>
+class Schema;
+}
+
 namespace floe::data {
+
+struct Mmc4Config {
+  std::string shards;
+  std::int64_t batch_size = 32;
+  double weight = 1.0;                      // of its loss
+  std::optional<std::int64_t> num_samples;  // in an epoch, over all ranks; null: no end
+  std::int64_t max_images = 6, min_images = 1;
+  std::int64_t max_tokens = 256;
+  double text_sim_threshold = 0.24;
+};
+void describe(config::Schema<Mmc4Config>& s);
 
 struct Mmc4Settings {
   Rules rules = Rules::openflamingo;
@@ -56,8 +73,7 @@ class Mmc4Maker : public SampleMaker {
   std::string eos_;
 };
 
-// An MMC4 document on its way to a sample: text with marks, and the pictures they stand for.
-
+// A picture of a document.
 struct Picture {
   ImageName name;
   Bytes file;
@@ -65,6 +81,7 @@ struct Picture {
       decoded;  // filled by corrected rules, which must look before matching
 };
 
+// A document on its way to a sample: text with marks, and the pictures they stand for.
 struct Interleaved {
   std::string text;                // without the end that every text gets
   std::vector<Picture> pictures;   // all that the rules want to be readable

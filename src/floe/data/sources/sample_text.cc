@@ -51,4 +51,11 @@ std::string eos_text(const token::Tokenizer& tokenizer) {
   return *tokenizer.eos();
 }
 
+std::int32_t eos_id(const token::Tokenizer& tokenizer, std::string_view block) {
+  require<ConfigError>(tokenizer.eos_id().has_value(), block,
+                       ": the tokenizer has no EOS token to end documents with; name one in its "
+                       "tokenizer_config.json");
+  return *tokenizer.eos_id();
+}
+
 }  // namespace floe::data

@@ -1,4 +1,4 @@
-// Text of samples: the marks in it and how it is cut.
+// What the makers of several sources share: marks, labels, how text is cut, memory for a picture.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,16 @@ void mmc4_labels(std::span<const std::int32_t> ids, const token::FlamingoTokens&
                  std::span<std::int32_t> labels);
 
 // Memory for the pixels of one picture, kept by its thread: fresh pages for every picture cost a tenth
-// of the time that decoding takes.
-
-// One at a time in a thread.
-class PixelScratch {
+// of the time that decoding takes. One at a time in a thread.
+class ThreadImage {
  public:
-  PixelScratch() = default;
+  ThreadImage() = default;
   // A huge picture does not stay.
-  ~PixelScratch() {
+  ~ThreadImage() {
     if (static_cast<std::int64_t>(image().rgb.capacity()) > kMostKept) image() = {};
   }
-  PixelScratch(const PixelScratch&) = delete;
-  PixelScratch& operator=(const PixelScratch&) = delete;
+  ThreadImage(const ThreadImage&) = delete;
+  ThreadImage& operator=(const ThreadImage&) = delete;
 
   image::Image& image() {
     thread_local image::Image kept;
@@ -59,5 +57,7 @@ std::vector<std::int32_t> cut_ids(const token::Tokenizer& tokenizer, std::string
 
 // The text of the eos token; throws ConfigError when the tokenizer has none.
 std::string eos_text(const token::Tokenizer& tokenizer);
+// Its id; `block` is whose samples end with it, for the ConfigError.
+std::int32_t eos_id(const token::Tokenizer& tokenizer, std::string_view block);
 
 }  // namespace floe::data

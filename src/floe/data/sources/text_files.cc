@@ -81,9 +81,12 @@ bool TextLines::next_line(std::vector<std::byte>& line) {
 
 }  // namespace
 
+bool is_json_lines(const std::string& where) {
+  return where.find(".jsonl") != std::string::npos || where.find(".ndjson") != std::string::npos;
+}
+
 std::unique_ptr<MemberSource> open_text(const std::string& where) {
-  if (where.find(".jsonl") == std::string::npos && where.find(".ndjson") == std::string::npos)
-    return open_tar(where);
+  if (!is_json_lines(where)) return open_tar(where);
   return std::make_unique<TextLines>(where);
 }
 

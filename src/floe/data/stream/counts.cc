@@ -1,4 +1,4 @@
-#include "floe/data/loader/loader_counts.h"
+#include "floe/data/stream/counts.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -81,7 +81,7 @@ std::string why_unused(const Counts& counts, std::string_view source) {
     advice = "lower data.mmc4.text_sim_threshold, or add pictures to the documents (floe convert)";
   else if (most == reason::kFewImages)
     advice = "lower data.mmc4.min_images, or raise data.mmc4.max_tokens";
-  else if (most == "empty_text")
+  else if (most == reason::kEmptyText)
     advice = "the documents have no text in them";
   else if (is_damage(most))
     advice = "mend the data; floe inspect shows each sample";

@@ -3,14 +3,19 @@
 #include <algorithm>
 
 #include "floe/core/error.h"
+#include "floe/core/log.h"
 #include "floe/core/str.h"
 
 namespace floe::data {
 namespace {
 
 constexpr float kFlipBelow = 0.5F;
+// Of each reason so many are told in full; then they are only counted.
+constexpr std::int64_t kMostTold = 3;
 // Resampled shards have no pass after which one could say that there is too little.
 constexpr std::int64_t kMostBarrenShards = 100;
+
+}  // namespace
 
 Sample piece_of(const Sample& document, std::int64_t first, std::int64_t count) {
   Sample piece;
@@ -21,30 +26,41 @@ Sample piece_of(const Sample& document, std::int64_t first, std::int64_t count) 
   return piece;
 }
 
-}  // namespace
+std::int64_t bytes_of(const Sample& sample) {
+  return static_cast<std::int64_t>(sample.crops.size() + 8 * sample.ids.size());
+}
 
-StreamBatches::StreamBatches(StreamSetup setup, StreamState start, BatchRule rule, std::string name,
-                             Tell tell)
+void DamageLog::tell(std::string_view reason, const std::string& sentence) {
+  const auto found = told_.try_emplace(std::string(reason), 0).first;
+  if (++found->second <= kMostTold)
+    log::warn("data.", source_, ": ", reason, ": ", sentence,
+              found->second == kMostTold ? "; more of these are only counted" : "");
+  else
+    log::debug("data.", source_, ": ", reason, ": ", sentence);
+}
+
+StreamBatches::StreamBatches(StreamSetup setup, StreamState start, BatchRule rule,
+                             std::string source, DamageLog& log)
     : setup_(std::move(setup)),
       state_(std::move(start)),
       rule_(rule),
-      name_(std::move(name)),
-      tell_(std::move(tell)) {}
+      name_(std::move(source)),
+      log_(&log) {}
 
-StreamBatch StreamBatches::take() {
-  StreamBatch batch = std::move(ready_.front());
+SampleBatch StreamBatches::take() {
+  SampleBatch batch = std::move(ready_.front());
   ready_.pop_front();
   num_held_ -= static_cast<std::int64_t>(batch.samples.size());
   bytes_held_ -= batch.bytes;
   return batch;
 }
 
-void StreamBatches::add(const Given& given, Outcome outcome) {
-  note(given);
-  if (given.kind == Given::Kind::pass_end)
+void StreamBatches::add(const ReadResult& read, Outcome outcome) {
+  note(read.progress);
+  if (read.kind == ReadResult::Kind::pass_end)
     end_pass();
-  else if (given.kind != Given::Kind::news)
-    add_sample(given, std::move(outcome));
+  else if (read.kind != ReadResult::Kind::progress)
+    add_sample(read, std::move(outcome));
   const Counts& counts = state_.counts;
   const auto check = [&](std::int64_t bad, std::int64_t all, const char* what) {
     require<DataError>(!too_many(bad, all, rule_.max_bad_fraction), "data.", name_, ": ", bad,
@@ -58,23 +74,23 @@ void StreamBatches::add(const Given& given, Outcome outcome) {
 }
 
 // What was read since the last sample.
-void StreamBatches::note(const Given& given) {
-  state_.position.take(given.taken, given.source_ended);
-  state_.counts.shards += given.shards_opened;
-  state_.counts.bad_shards += static_cast<std::int64_t>(given.bad_shards.size());
-  for (const BadShard& bad : given.bad_shards) {
+void StreamBatches::note(const Progress& progress) {
+  state_.position.advance(progress);
+  state_.counts.shards += progress.shards_opened;
+  state_.counts.bad_shards += static_cast<std::int64_t>(progress.bad_shards.size());
+  for (const BadShard& bad : progress.bad_shards) {
     state_.bad_shards.insert(bad.shard);
-    tell_(kBadShardReason, bad.what);
+    log_->tell(kBadShardReason, bad.what);
   }
-  const auto found = static_cast<std::int64_t>(given.taken.size());
-  shards_opened_ += given.shards_opened;
+  const auto found = static_cast<std::int64_t>(progress.buffered.size());
+  shards_opened_ += progress.shards_opened;
   samples_found_ += found;
-  shards_without_sample_ = found ? 0 : shards_without_sample_ + given.shards_opened;
+  shards_without_sample_ = found ? 0 : shards_without_sample_ + progress.shards_opened;
   check_for_use();
 }
 
-// Resampled shards never end, so nothing else would say that there is nothing to use in them. The buffer
-// reads ahead; what waits in it has not been looked at and does not count.
+// Resampled shards never end, so nothing else would say that there is nothing to use in them. The
+// buffer reads ahead; what waits in it has not been looked at and does not count.
 void StreamBatches::check_for_use() const {
   const ShardsOptions& shards = setup_.shards;
   if (!shards.resampled) return;
@@ -94,13 +110,13 @@ void StreamBatches::check_for_use() const {
 void StreamBatches::drop(const Dropped& dropped) {
   ++state_.counts.dropped[dropped.reason];
   if (is_damage(dropped.reason))
-    tell_(dropped.reason,
-          str("sample '", dropped.key, "' of '", dropped.shard, "': ", dropped.detail));
+    log_->tell(dropped.reason,
+               str("sample '", dropped.key, "' of '", dropped.shard, "': ", dropped.detail));
 }
 
-void StreamBatches::add_sample(const Given& given, Outcome outcome) {
-  if (!given.is_carried) {
-    require(state_.position.give() == given.ref, name_, ": the stream and its position differ");
+void StreamBatches::add_sample(const ReadResult& read, Outcome outcome) {
+  if (!read.is_carried) {
+    require(state_.position.give() == read.ref, name_, ": the stream and its position differ");
     ++state_.counts.samples;
   }
   auto* sample = std::get_if<Sample>(&outcome);
@@ -113,15 +129,15 @@ void StreamBatches::add_sample(const Given& given, Outcome outcome) {
     drop(std::get<Dropped>(outcome));
     return check_for_use();
   }
-  if (!given.is_carried) ++state_.counts.kept;
+  if (!read.is_carried) ++state_.counts.kept;
   if (rule_.samples)
     add_whole(std::move(*sample));
   else
-    add_pieces(given, std::move(*sample));
+    add_pieces(read, std::move(*sample));
 }
 
 void StreamBatches::put(Sample sample) {
-  const auto bytes = static_cast<std::int64_t>(sample.crops.size() + 8 * sample.ids.size());
+  const std::int64_t bytes = bytes_of(sample);
   open_.samples.push_back(std::move(sample));
   open_.flips.push_back(rule_.flips == BatchRule::Flips::of_sample &&
                         state_.flips.rand() < kFlipBelow);
@@ -138,16 +154,16 @@ void StreamBatches::add_whole(Sample sample) {
 
 // GPT's packing: batches of exactly rule_.tokens; a document that does not fit is cut, and its rest
 // opens the next batch as a sequence of its own.
-void StreamBatches::add_pieces(const Given& given, Sample document) {
+void StreamBatches::add_pieces(const ReadResult& read, Sample document) {
   const auto all = static_cast<std::int64_t>(document.ids.size());
-  std::int64_t done = given.is_carried ? std::min(state_.carried->tokens, all) : 0;
+  std::int64_t done = read.is_carried ? std::min(state_.carried->tokens, all) : 0;
   while (done < all && !epoch_ended_) {
     const std::int64_t count = std::min(all - done, rule_.tokens - open_tokens_);
     put(piece_of(document, done, count));
     done += count;
     open_tokens_ += count;
     state_.carried.reset();
-    if (done < all) state_.carried = Carried{given.ref, done};
+    if (done < all) state_.carried = Carried{read.ref, done};
     if (open_tokens_ == rule_.tokens) complete();
   }
 }

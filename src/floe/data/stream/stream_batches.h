@@ -1,9 +1,10 @@
-// Batches of one stream: takes its samples in order, makes the draws, and keeps the state that belongs
-// to each batch. Everything that depends on the order of samples happens here and nowhere else.
+// Batches of one stream: takes its samples in order, makes the draws, and keeps the state that
+// belongs to each batch. Everything that depends on the order of samples happens here and nowhere
+// else.
 #pragma once
 
 #include <deque>
-#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,23 +26,39 @@ struct BatchRule {
   double max_bad_fraction = 1;
 };
 
-struct StreamBatch {
-  std::vector<Sample> samples;  // whole ones, or pieces of documents
-  std::vector<char> flips;      // one per sample
-  std::int64_t bytes = 0;       // of ids and crops
-  std::shared_ptr<const StreamState> after;
+// Samples that make up a batch, and what chance has decided about them.
+struct SampleBatch {
+  std::vector<Sample> samples;               // whole ones, or pieces of documents
+  std::vector<char> flips;                   // one per sample
+  std::int64_t bytes = 0;                    // of ids and crops
+  std::shared_ptr<const StreamState> after;  // where its stream stands behind it
+};
+// `count` tokens of a document, from number `first` on, as a sample of their own.
+Sample piece_of(const Sample& document, std::int64_t first, std::int64_t count);
+// What a sample counts for in SampleBatch::bytes.
+std::int64_t bytes_of(const Sample& sample);
+
+// Tells people of damage as it happens: of each reason the first few in full, then they are only
+// counted. The streams of a source share one, under its lock.
+class DamageLog {
+ public:
+  explicit DamageLog(std::string source) : source_(std::move(source)) {}
+  void tell(std::string_view reason, const std::string& sentence);
+
+ private:
+  std::string source_;
+  std::map<std::string, std::int64_t, std::less<>> told_;  // by reason
 };
 
 class StreamBatches {
  public:
-  // What is told to people as it happens: the reason, and a sentence.
-  using Tell = std::function<void(std::string_view reason, const std::string& sentence)>;
+  // `source` is its id, for messages. Keeps a reference to `log`.
+  StreamBatches(StreamSetup setup, StreamState start, BatchRule rule, std::string source,
+                DamageLog& log);
 
-  StreamBatches(StreamSetup setup, StreamState start, BatchRule rule, std::string name, Tell tell);
-
-  // What the reader gave, in its order; `outcome` of samples. Throws DataError when a whole pass does
-  // not fill one batch, or when too much is damaged.
-  void add(const Given& given, Outcome outcome);
+  // What the reader gave, in its order; `outcome` of samples. Throws DataError when a whole pass
+  // does not fill one batch, or when too much is damaged.
+  void add(const ReadResult& read, Outcome outcome);
 
   bool has_batch() const { return !ready_.empty(); }
   // Samples and their bytes in batches that are ready or being filled.
@@ -50,7 +67,7 @@ class StreamBatches {
   // Of these in the batch that is being filled.
   std::int64_t num_open() const { return static_cast<std::int64_t>(open_.samples.size()); }
   std::int64_t bytes_open() const { return open_.bytes; }
-  StreamBatch take();
+  SampleBatch take();
 
   // True once after the last batch of an epoch: what the reader has given since does not count, and
   // reading begins anew at state().
@@ -59,29 +76,29 @@ class StreamBatches {
   const StreamState& state() const { return state_; }
 
  private:
-  void note(const Given& given);
+  void note(const Progress& progress);
   void check_for_use() const;
-  void add_sample(const Given& given, Outcome outcome);
+  void add_sample(const ReadResult& read, Outcome outcome);
   void end_pass();
   void drop(const Dropped& dropped);
   void put(Sample sample);
   void add_whole(Sample sample);
-  void add_pieces(const Given& given, Sample sample);
+  void add_pieces(const ReadResult& read, Sample sample);
   void complete();
 
   StreamSetup setup_;
   StreamState state_;
   BatchRule rule_;
   std::string name_;
-  Tell tell_;
-  StreamBatch open_;
+  DamageLog* log_;  // not null
+  SampleBatch open_;
   std::int64_t open_tokens_ = 0;
   std::int64_t num_held_ = 0, bytes_held_ = 0;
   // Of this stream, to notice data without an end and without a usable sample.
   std::int64_t shards_opened_ = 0, samples_found_ = 0;
   std::int64_t shards_without_sample_ = 0;  // in a row
   std::int64_t samples_unused_ = 0;         // in a row
-  std::deque<StreamBatch> ready_;
+  std::deque<SampleBatch> ready_;
   bool epoch_ended_ = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
@@ -32,6 +33,14 @@ std::int64_t bytes_of(const RawSample& raw) {
 
 std::unique_ptr<MemberSource> open_tar(const std::string& where) {
   return std::make_unique<TarMembers>(where);
+}
+
+ShardWalker::NextPart every_nth_shard(std::int64_t first, std::int64_t step, std::size_t count) {
+  return [next = first, step, count]() mutable -> std::optional<ShardWalker::Opened> {
+    if (next >= static_cast<std::int64_t>(count)) return std::nullopt;
+    const std::int64_t shard = std::exchange(next, next + step);
+    return ShardWalker::Opened{static_cast<std::uint32_t>(shard), {shard, 0}, true};
+  };
 }
 
 // ----------------------------------------------------------------------------------- ShardWalker
@@ -79,7 +88,7 @@ bool ShardWalker::next_member(TarEntry& entry) {
 
 FoundSample ShardWalker::found(RawSample raw, Cursor next) const {
   const std::int64_t bytes = bytes_of(raw);
-  return {{{open_->ordinal, open_->member, bytes}, next, ordinal_ + 1}, std::move(raw)};
+  return {std::move(raw), {{open_->ordinal, open_->member, bytes}, next, ordinal_ + 1}};
 }
 
 std::optional<FoundSample> ShardWalker::next() {
@@ -129,17 +138,16 @@ StreamReader::StreamReader(StreamPosition start, std::optional<SampleRef> carrie
 }
 
 // The samples at those places, in that order.
-std::vector<StreamReader::Item> StreamReader::read_again(const std::vector<SampleRef>& wanted) {
+std::vector<FoundSample> StreamReader::read_again(const std::vector<SampleRef>& wanted) {
   std::map<std::uint32_t, std::vector<std::size_t>> by_shard;  // indices into `wanted`
-  std::vector<Item> items(wanted.size());
+  std::vector<FoundSample> samples(wanted.size());
   const StreamShards& shards = position_.shards();
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     by_shard[wanted[i].ordinal].push_back(i);
-    items[i].ref = wanted[i];
-    items[i].bytes = wanted[i].bytes;
-    items[i].raw.shard =
+    samples[i].at.sample = wanted[i];
+    samples[i].raw.shard =
         (*options_.shards)[static_cast<std::size_t>(shards.opened(wanted[i].ordinal).shard)];
-    items[i].lost = true;
+    samples[i].lost = true;
   }
   for (auto& [ordinal, indices] : by_shard) {
     std::sort(indices.begin(), indices.end(),
@@ -159,19 +167,17 @@ std::vector<StreamReader::Item> StreamReader::read_again(const std::vector<Sampl
       for (const BadShard& bad : walker.take_bad_shards())
         log::warn("data: samples cannot be read again at resume: ", bad.what);
       if (!found && !walker.ended() && !is_stopped()) continue;
-      if (!found || found->taken.sample.ordinal != ordinal) break;
-      while (reached < indices.size() &&
-             wanted[indices[reached]].member < found->taken.sample.member)
+      if (!found || found->at.sample.ordinal != ordinal) break;
+      const std::uint32_t member = found->at.sample.member;
+      while (reached < indices.size() && wanted[indices[reached]].member < member)
         ++reached;  // it is not there any more
-      if (reached == indices.size() ||
-          wanted[indices[reached]].member != found->taken.sample.member)
-        continue;
-      Item& item = items[indices[reached++]];
-      item.raw = std::move(found->raw);
-      item.lost = false;
+      if (reached == indices.size() || wanted[indices[reached]].member != member) continue;
+      FoundSample& sample = samples[indices[reached++]];
+      sample.raw = std::move(found->raw);
+      sample.lost = false;
     }
   }
-  return items;
+  return samples;
 }
 
 // A walker that goes on at the position's cursor.
@@ -196,47 +202,43 @@ void StreamReader::walk_on() {
       });
 }
 
-Given StreamReader::given(Item item) {
-  Given given;
-  given.kind = item.lost ? Given::Kind::lost : Given::Kind::sample;
-  given.ref = item.ref;
-  given.raw = std::move(item.raw);
-  return given;
-}
-
-Given StreamReader::next() {
+ReadResult StreamReader::next() {
+  const auto result_of = [](FoundSample sample) {
+    ReadResult result;
+    result.kind = sample.lost ? ReadResult::Kind::lost : ReadResult::Kind::sample;
+    result.ref = sample.at.sample;
+    result.raw = std::move(sample.raw);
+    return result;
+  };
   if (carried_) {
-    Given first = given(std::move(*carried_));
+    ReadResult first = result_of(std::move(*carried_));
     first.is_carried = true;
     carried_.reset();
     return first;
   }
-  std::vector<Taken> taken;
-  bool has_news = false;
-  while (buffer_.wants_more() && !has_news) {
+  std::vector<Buffered> buffered;
+  bool paused = false;  // by something to report
+  while (buffer_.wants_more() && !paused) {
     auto found = walker_->next();
-    if (is_stopped()) return Given{.kind = Given::Kind::stopped};
+    if (is_stopped()) return ReadResult{.kind = ReadResult::Kind::stopped};
     if (!found) {
-      has_news = !walker_->ended();
-      if (!has_news) buffer_.end();
+      paused = !walker_->ended();
+      if (!paused) buffer_.end();
       continue;
     }
-    const SampleRef& ref = found->taken.sample;
-    buffer_.take({ref, ref.bytes, std::move(found->raw), false});
-    taken.push_back(found->taken);
+    buffered.push_back(found->at);
+    buffer_.take(std::move(*found));
   }
-  Given result;
-  if (has_news)
-    result.kind = Given::Kind::news;
+  ReadResult result;
+  if (paused)
+    result.kind = ReadResult::Kind::progress;
   else if (buffer_.empty())
-    result.kind = Given::Kind::pass_end;
+    result.kind = ReadResult::Kind::pass_end;
   else
-    result = given(buffer_.give(random_));
-  result.taken = std::move(taken);
-  result.source_ended = buffer_.ended();
-  result.bad_shards = walker_->take_bad_shards();
-  result.shards_opened = walker_->take_num_opened();
-  if (result.kind == Given::Kind::pass_end) {
+    result = result_of(buffer_.give(random_));
+  result.progress = {std::move(buffered), buffer_.ended(), walker_->take_bad_shards(),
+                     walker_->take_num_opened()};
+  if (result.kind == ReadResult::Kind::pass_end) {
     position_.begin_pass();
     buffer_.restore({}, false);
     walk_on();

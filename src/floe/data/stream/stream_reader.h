@@ -34,16 +34,13 @@ struct ReaderOptions {
   const std::atomic<bool>* stop = nullptr;  // reading ends soon after it becomes true
 };
 
-// A shard that could not be read to its end.
-struct BadShard {
-  std::int64_t shard = 0;  // index into the list
-  std::string what;
-};
-
-// A sample of a shard, and where it was.
+// A sample of a shard, undecoded, and where it was.
 struct FoundSample {
-  Taken taken;
   RawSample raw;
+  Buffered at;
+  bool lost = false;  // it is not there any more: of `raw` only the shard is known
+
+  std::int64_t bytes() const { return at.sample.bytes; }
 };
 
 // Shards in a row, as a stream of samples. A sample may go on in the next shard (grouping.h).
@@ -57,8 +54,8 @@ class ShardWalker {
   using NextPart = std::function<std::optional<Opened>()>;
 
   ShardWalker(const ReaderOptions& options, NextPart next_part);
-  // nullopt: no shards are left (ended()), the reader was stopped, or this call has met something to
-  // tell: a shard that is bad, or many without a sample. Called again it goes on.
+  // Nothing when no shards are left (ended()), when it was stopped, or when there is something to
+  // report: a shard that is bad, or many without a sample. Called again it goes on.
   std::optional<FoundSample> next();
   bool ended() const { return ended_; }
 
@@ -84,19 +81,19 @@ class ShardWalker {
   bool ended_ = false;
 };
 
-// What next() gives, and everything that was read for it.
-struct Given {
-  // lost: a sample that was not there any more at resume. news: nothing but what was read.
-  enum class Kind { sample, lost, news, pass_end, stopped };
+// Of `count` shards the `first`, and from there every `step`-th, each whole and once.
+ShardWalker::NextPart every_nth_shard(std::int64_t first, std::int64_t step, std::size_t count);
+
+// What the reader of a stream gives next, and everything that was read for it.
+struct ReadResult {
+  // lost: a sample that was not there any more at resume. progress: nothing but what was read.
+  enum class Kind { sample, lost, progress, pass_end, stopped };
 
   Kind kind = Kind::sample;
   SampleRef ref;
   RawSample raw;            // of a sample; of a lost one only its shard
   bool is_carried = false;  // a sample that was begun before the position (StreamReader)
-  std::vector<Taken> taken;
-  bool source_ended = false;
-  std::vector<BadShard> bad_shards;
-  std::int64_t shards_opened = 0;
+  Progress progress;
 };
 
 class StreamReader {
@@ -107,28 +104,20 @@ class StreamReader {
   StreamReader(StreamPosition start, std::optional<SampleRef> carried, ReaderOptions options);
 
   // Blocks while shards are read. After the end of a pass comes the next pass.
-  Given next();
+  ReadResult next();
 
   std::int64_t buffered_bytes() const { return buffer_.bytes(); }
 
  private:
-  struct Item {
-    SampleRef ref;
-    std::int64_t bytes = 0;
-    RawSample raw;
-    bool lost = false;
-  };
-
-  std::vector<Item> read_again(const std::vector<SampleRef>& wanted);
+  std::vector<FoundSample> read_again(const std::vector<SampleRef>& wanted);
   void walk_on();
-  Given given(Item item);
   bool is_stopped() const { return options_.stop && options_.stop->load(); }
 
   ReaderOptions options_;
   StreamPosition position_;  // of which the shards are used; the buffer is the one below
   PythonRandom random_;
-  ShuffleBuffer<Item> buffer_;
-  std::optional<Item> carried_;
+  ShuffleBuffer<FoundSample> buffer_;
+  std::optional<FoundSample> carried_;
   std::unique_ptr<ShardWalker> walker_;
 };
 

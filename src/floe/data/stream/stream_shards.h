@@ -5,90 +5,17 @@
 // read again. A value: a copy goes on by itself.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <utility>
 #include <vector>
 
-#include "floe/data/python/random.h"
 #include "floe/data/shards/shard_order.h"
 
 namespace floe::data {
-
-// The buffer out of which a stream draws its samples: WebDataset's buffer shuffle, also bounded in
-// bytes. The same steps on samples and on mere references to them give the same order, which is how
-// a position is kept without the samples (stream_position.h).
-
-struct ShuffleSize {
-  std::size_t samples = 5000;
-  std::size_t initial = 1000;  // from which on it gives some
-  std::int64_t bytes = std::int64_t{1} << 30;
-};
-
-// One step takes an item, a second one while the buffer is below its size, and gives one when it
-// holds `initial`. A buffer that holds its bytes counts as full, so it takes one and gives one; above
-// them it gives without taking. Item has `bytes`.
-//
-//   while (buffer.wants_more()) source ? buffer.take(item) : buffer.end();
-//   if (!buffer.empty()) use(buffer.give(random));
-template <class Item>
-class ShuffleBuffer {
- public:
-  explicit ShuffleBuffer(const ShuffleSize& size) : size_(size) {
-    size_.initial = std::min(size_.initial, size_.samples);
-  }
-
-  bool wants_more() const { return !ended_ && !ready_; }
-  void take(Item item) {
-    bytes_ += item.bytes;
-    items_.push_back(std::move(item));
-    const bool second = !took_one_ && items_.size() < size_.samples && bytes_ < size_.bytes;
-    took_one_ = second;
-    if (!second) ready_ = items_.size() >= size_.initial || bytes_ >= size_.bytes;
-  }
-  // There are no more items; what it holds is given in the same way.
-  void end() { ended_ = true; }
-
-  // Not empty, and wants no more.
-  Item give(PythonRandom& random) {
-    std::swap(items_[random.below(items_.size())], items_.back());
-    Item item = std::move(items_.back());
-    items_.pop_back();
-    bytes_ -= item.bytes;
-    took_one_ = false;
-    ready_ = bytes_ > size_.bytes;
-    return item;
-  }
-
-  bool empty() const { return items_.empty(); }
-  bool ended() const { return ended_; }
-  std::int64_t bytes() const { return bytes_; }
-  const std::vector<Item>& items() const { return items_; }
-  const ShuffleSize& size() const { return size_; }
-
-  // A buffer that has just given an item and holds these.
-  void restore(std::vector<Item> items, bool ended) {
-    items_ = std::move(items);
-    bytes_ = 0;
-    for (const Item& item : items_) bytes_ += item.bytes;
-    took_one_ = false;
-    ended_ = ended;
-    ready_ = bytes_ > size_.bytes;
-  }
-
- private:
-  ShuffleSize size_;
-  std::vector<Item> items_;
-  std::int64_t bytes_ = 0;
-  bool took_one_ = false;  // of this step, and may take another
-  bool ready_ = false;     // gives before it takes
-  bool ended_ = false;
-};
 
 struct ShardsOptions {
   std::int64_t num_shards = 0;

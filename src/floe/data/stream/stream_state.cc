@@ -19,13 +19,13 @@ StreamPosition::StreamPosition(StreamShards shards, const ShuffleSize& size,
   buffer_.restore(std::move(buffer), false);
 }
 
-void StreamPosition::take(std::span<const Taken> taken, bool source_ended) {
-  for (const Taken& each : taken) {
+void StreamPosition::advance(const Progress& progress) {
+  for (const Buffered& each : progress.buffered) {
     while (shards_.num_opened() < each.num_opened) shards_.open_next();
     buffer_.take(each.sample);
     cursor_ = each.next;
   }
-  if (source_ended) buffer_.end();
+  if (progress.source_ended) buffer_.end();
 }
 
 void StreamPosition::begin_pass() {

@@ -5,11 +5,12 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
-#include <span>
+#include <string>
 #include <vector>
 
-#include "floe/data/loader/loader_counts.h"
 #include "floe/data/python/random.h"
+#include "floe/data/stream/counts.h"
+#include "floe/data/stream/shuffle_buffer.h"
 #include "floe/data/stream/stream_shards.h"
 
 namespace floe::data {
@@ -21,9 +22,9 @@ namespace floe::data {
 // Grouping has no memory before the first file of a sample, so reading from there gives it again.
 // A position therefore is small: the shards that come, the file at which reading goes on, the names
 // of the samples in the shuffle buffer, and a generator. The reader of a stream runs ahead of what a
-// training step has seen; each sample that it gives comes with a list of what was read for it
-// (Taken), and whoever consumes the samples in order applies these to a position of his own. Both
-// make the same draws, so his position is exactly that of the last sample he has seen.
+// training step has seen; each sample that it gives comes with what was read for it (Progress), and
+// whoever consumes the samples in order applies that to a position of his own. Both make the same
+// draws, so his position is exactly that of the last sample he has seen.
 
 struct SampleRef {
   std::uint32_t ordinal = 0;  // of the shard (stream_shards.h)
@@ -38,10 +39,24 @@ struct Cursor {
 };
 
 // A sample was read into the shuffle buffer.
-struct Taken {
+struct Buffered {
   SampleRef sample;
   Cursor next;
   std::uint32_t num_opened = 0;  // shards, until it was complete
+};
+
+// A shard that could not be read to its end.
+struct BadShard {
+  std::int64_t shard = 0;  // index into the list
+  std::string what;
+};
+
+// What a reader has read since the last time it said so.
+struct Progress {
+  std::vector<Buffered> buffered;
+  bool source_ended = false;  // the pass has no more samples to read
+  std::vector<BadShard> bad_shards;
+  std::int64_t shards_opened = 0;
 };
 
 class StreamPosition {
@@ -52,8 +67,8 @@ class StreamPosition {
   StreamPosition(StreamShards shards, const ShuffleSize& size, std::uint64_t shuffle_seed,
                  std::vector<SampleRef> buffer);
 
-  // What was read since the last sample, and whether that was the last of the pass.
-  void take(std::span<const Taken> taken, bool source_ended);
+  // What was read since the last sample.
+  void advance(const Progress& progress);
   // The next sample.
   SampleRef give() { return buffer_.give(random_); }
   // After the last sample of a pass.

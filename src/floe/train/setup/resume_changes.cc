@@ -6,6 +6,7 @@
 
 #include "floe/core/names.h"
 #include "floe/core/str.h"
+#include "floe/data/sources/source.h"
 
 namespace floe::train {
 namespace {
@@ -36,9 +37,6 @@ constexpr std::array kEffects = std::to_array<Effect>({
     {"data.batches", kData},
     {"data.rules", kData},
     {"data.resampled", kData},
-    {"data.laion", kData},
-    {"data.mmc4", kData},
-    {"data.text", kData},
     {"data*", "takes effect on the data from here on"},
     {"train.validation*", "takes effect on validation alone"},
     {"train.max_skipped", "harmless"},
@@ -63,12 +61,18 @@ constexpr std::array kEffects = std::to_array<Effect>({
     {"model*", "refused where it changes names or shapes of parameters"},
 });
 
+// "data.laion": a source that one of the two runs does not have.
+bool is_source(const std::string& key) {
+  return key.starts_with("data.") && data::find_source(std::string_view(key).substr(5));
+}
+
 std::string effect_of(const std::string& key, RunSection::ResumeData data) {
   const auto found = std::find_if(kEffects.begin(), kEffects.end(), [&](const Effect& effect) {
     return glob_match(effect.pattern, key);
   });
   if (found == kEffects.end()) return "takes effect";
   if (data == RunSection::ResumeData::restart && key.starts_with("data.")) return kBegunAnew;
+  if (is_source(key)) return kData;
   return found->words;
 }
 

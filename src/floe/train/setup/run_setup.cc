@@ -51,9 +51,8 @@ std::vector<Input> inputs_of(RunConfig& config) {
   using enum Input::Kind;
   std::vector<Input> inputs = model_inputs(config.model, "model.");
   DataConfig& data = config.data;
-  if (data.laion) inputs.push_back({"data.laion.shards", &data.laion->shards, shards});
-  if (data.mmc4) inputs.push_back({"data.mmc4.shards", &data.mmc4->shards, shards});
-  if (data.text) inputs.push_back({"data.text.files", &data.text->files, shards});
+  for (const data::DataSource* source : data::sources_of(data))
+    inputs.push_back({source->files_key(), &source->files(data), shards});
   if (data.batches) inputs.push_back({"data.batches", &*data.batches, batches});
   ValidationConfig& validation = config.train.validation;
   for (auto& [source, text] : validation.shards.by_source) {
@@ -195,8 +194,8 @@ SourcePtr to_model_names(models::LanguageModel& model, const std::vector<FileTen
   return source;
 }
 
-// How the model's parameters are called in the checkpoints of OpenFlamingo, and which ones it keeps.
-// The model must live as long.
+// How the model's parameters are called in the checkpoints of OpenFlamingo, and which ones it
+// keeps. The model must live as long.
 checkpoint::ForeignNames foreign_names(models::LanguageModel& model) {
   const auto all = [](const nn::NamedParameter&) { return true; };
   const auto none = [](const nn::NamedParameter&) { return false; };
@@ -215,8 +214,8 @@ checkpoint::ForeignNames foreign_names(models::LanguageModel& model) {
   return names;
 }
 
-// Collective: what the files of frozen weights hold. Rank 0 alone reads them; on a shared file system
-// the others would only be in its way.
+// Collective: what the files of frozen weights hold. Rank 0 alone reads them; on a shared file
+// system the others would only be in its way.
 std::string digest_of(const std::string& path, comm::World& world) {
   static int number = 0;  // the name of an exchange is used once
   checkpoint::StoreExchange ranks(world, str("frozen/", number++));
@@ -276,11 +275,14 @@ models::BuiltModel build_run_model(const config::Loaded<RunConfig>& loaded,
                                    const comm::World& world) {
   require_inputs(loaded, world.size());
   models::BuiltModel built = models::build_model(loaded.config.model, loaded.config.run.seed);
-  // Text has every token as the label of the one before it.
-  require<ConfigError>(
-      !loaded.config.data.text || built.model->info().labels == models::LabelRule::next_token,
-      "data.text is for models that continue text, and a '", built.model->info().family,
-      "' learns masked tokens; prepare batches with their labels and name them with data.batches");
+  // The samples of every source have labels that the token before predicts.
+  for (const data::DataSource* source : data::sources_of(loaded.config.data))
+    require<ConfigError>(
+        loaded.config.data.batches || built.model->info().labels == models::LabelRule::next_token,
+        "data.", source->id(), " is for models that continue text, and a '",
+        built.model->info().family,
+        "' learns masked tokens; prepare batches with their labels and name them with "
+        "data.batches");
   return built;
 }
 
@@ -307,19 +309,21 @@ data::LoaderContext loader_context(const RunConfig& config, const models::BuiltM
   if (built.tokens) context.tokens = *built.tokens;
   if (built.model->image_size() > 0)
     context.transform.size = static_cast<int>(built.model->image_size());
-  if (world.device().is_cuda()) context.allocate = data::pinned_images();
+  if (world.device().is_cuda()) context.allocate = packing::pinned_images();
   return context;
 }
 
 std::vector<double> loss_weights(const DataConfig& config) {
-  return {config.laion.value_or(LaionConfig{}).weight, config.mmc4.value_or(Mmc4Config{}).weight,
-          config.text.value_or(TextConfig{}).weight};
+  std::vector<double> weights;
+  for (const auto& source : data::data_sources()) weights.push_back(source->weight(config));
+  return weights;
 }
 
 std::int64_t count_steps(const RunConfig& config, const PhaseSchedule& schedule,
                          std::int64_t steps_done, const data::Loader& loader) {
   auto most = schedule.most_steps();
-  // Phases that begin anew, in a run that has gone further without them, have all their steps to come.
+  // Phases that begin anew, in a run that has gone further without them, have all their
+  // steps to come.
   if (most) *most += steps_done - schedule.updates();
   if (schedule.size() == 1 && most) return *most;
   if (config.train.steps) return *config.train.steps;
@@ -328,7 +332,8 @@ std::int64_t count_steps(const RunConfig& config, const PhaseSchedule& schedule,
   require<ConfigError>(per_epoch.has_value(),
                        "train.epochs is set, but the data has no end; set num_samples of every "
                        "source, or train.steps instead");
-  // By what is left of the data: the ranks, or the steps that were skipped, may have been others before.
+  // By what is left of the data: the ranks, or the steps that were skipped, may have
+  // been others before.
   const std::int64_t batches = std::max<std::int64_t>(
       0, (*config.train.epochs - loader.epoch()) * *per_epoch - loader.index());
   const std::int64_t accumulation = config.train.gradient_accumulation;

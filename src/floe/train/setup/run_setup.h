@@ -16,12 +16,13 @@
 
 namespace floe::train {
 
-// Makes every input of the configuration (files and folders that the run reads) absolute that is found,
-// and run.dir, which lies in the working directory; see Note [Relative paths]. `values` have the origins.
+// Makes every input of the configuration (files and folders that the run reads) absolute that is
+// found, and run.dir, which lies in the working directory; see Note [Relative paths]. `values`
+// have the origins.
 void resolve_inputs(RunConfig& config, const config::Value& values);
 
-// Throws ConfigError with the first input that was not found, and the places where it was looked for; and
-// for what so many ranks cannot read (one file of prepared batches).
+// Throws ConfigError with the first input that was not found, and the places where it was looked
+// for; and for what so many ranks cannot read (one file of prepared batches).
 void require_inputs(const config::Loaded<RunConfig>& loaded, int num_ranks);
 
 // Collective: rank 0 reads the frozen weights' files for their digests.
@@ -34,24 +35,24 @@ checkpoint::CheckpointerOptions checkpointer_options(const RunConfig& config,
 models::BuiltModel build_run_model(const config::Loaded<RunConfig>& loaded,
                                    const comm::World& world);
 
-// Reads this rank's part of a checkpoint that model.weights names and compares it with the checksums; all
-// ranks together read every byte. Throws CheckpointError.
+// Reads this rank's part of a checkpoint that model.weights names and compares it with the
+// checksums; all ranks together read every byte. Throws CheckpointError.
 void check_weights(const RunConfig& config, const comm::World& world);
 
 data::LoaderContext loader_context(const RunConfig& config, const models::BuiltModel& built,
                                    const comm::World& world);
 
-// Of each source, by data::SourceId. Prepared batches have the weights of the sources they are from.
+// Of each source, by its number. Prepared batches have the weights of the sources they are from.
 std::vector<double> loss_weights(const DataConfig& config);
 
-// How many updates the run makes in all, unless a phase's `until` ends it earlier: `steps_done`, and
-// with train.epochs as many as the rest of the data comes to. Throws ConfigError where epochs cannot be
-// counted, or are longer than the phases.
+// How many updates the run makes in all, unless a phase's `until` ends it earlier: `steps_done`,
+// and with train.epochs as many as the rest of the data comes to. Throws ConfigError where epochs
+// cannot be counted, or are longer than the phases.
 std::int64_t count_steps(const RunConfig& config, const PhaseSchedule& schedule,
                          std::int64_t steps_done, const data::Loader& loader);
 
-// With strategy.cuda_graphs: the stream to compute on, null without. Throws ConfigError where nothing can be
-// recorded.
+// With strategy.cuda_graphs: the stream to compute on, null without. Throws ConfigError where
+// nothing can be recorded.
 std::unique_ptr<c10::StreamGuard> graph_stream(const RunConfig& config, const comm::World& world);
 StepGraphs::Options graph_options(const RunConfig& config);
 

@@ -4,7 +4,6 @@
 #include "floe/strategy/strategy_options.h"
 
 namespace floe::train {
-
 namespace {
 
 std::string layout_name(checkpoint::Layout layout) {
@@ -24,8 +23,8 @@ std::optional<double> first_loss_scale(const RunConfig& config) {
   return config.precision.loss_scale.value_or(kFirstLossScale);
 }
 
-diagnostics::StrategySettings strategy_settings(const RunConfig& config, const config::Value& values,
-                                         int world_size) {
+diagnostics::StrategySettings strategy_settings(const RunConfig& config,
+                                                const config::Value& values, int world_size) {
   return {.strategy = config.strategy,
           .precision = config.precision,
           .state_dict_type = layout_name(config.checkpoint.state_dict_type),

@@ -6,21 +6,56 @@
 
 #include <algorithm>
 
-#include "floe/batch/packed_batch.h"
-#include "floe/data/loader/loader_batch.h"
+#include "floe/core/error.h"
+#include "floe/data/sources/source.h"
 
 namespace floe::train {
 namespace {
 
-constexpr std::size_t kOfSource = 2;  // whether there is a loss, samples
-constexpr std::size_t kValues = kNumSources * kOfSource + 4;
+// The numbers of known count, in the order in which they travel; `local_square` and the losses of
+// the sources follow.
+template <class Numbers, class Visit>
+void for_each_number(Numbers& numbers, const Visit& visit) {
+  for (auto& source : numbers.sources) {
+    visit(source.ranks_with_loss);
+    visit(source.samples);
+  }
+  visit(numbers.tokens);
+  visit(numbers.bad_samples);
+  visit(numbers.ranks_that_stop);
+  visit(numbers.ranks_that_save);
+}
 
 }  // namespace
 
+std::vector<double> StepNumbers::encode() const {
+  std::vector<double> values;
+  for_each_number(*this, [&](double number) { values.push_back(number); });
+  if (local_square) values.push_back(*local_square);
+  return values;
+}
+
+StepNumbers StepNumbers::decode(std::span<const double> sums) {
+  StepNumbers numbers;
+  numbers.sources.resize(data::num_sources());
+  const auto take = [&] {
+    require(!sums.empty(), "the numbers of a step are cut off");
+    const double first = sums.front();
+    sums = sums.subspan(1);
+    return first;
+  };
+  for_each_number(numbers, [&](double& number) { number = take(); });
+  if (sums.size() > numbers.sources.size()) numbers.local_square = take();
+  for (OfSource& source : numbers.sources) source.loss = take();
+  return numbers;
+}
+
 void StepSums::add(const PackedBatch& batch, const models::ModelInput& input,
                    const at::Tensor& loss_of_source) {
+  labels_.resize(data::num_sources());
+  samples_.resize(data::num_sources());
   of_passes_.push_back(loss_of_source);
-  for (std::size_t s = 0; s < kNumSources; ++s)
+  for (std::size_t s = 0; s < labels_.size(); ++s)
     labels_[s] += static_cast<double>(input.labels_of_source[s]);
   const auto* source = batch.source.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < batch.num_sequences(); ++i)
@@ -28,13 +63,13 @@ void StepSums::add(const PackedBatch& batch, const models::ModelInput& input,
   tokens_ += static_cast<double>(batch.num_tokens());
 }
 
-std::vector<double> StepSums::values(double bad_samples, bool stop, bool save) const {
-  std::vector<double> values;
-  values.reserve(kValues + 2);
-  for (std::size_t s = 0; s < kNumSources; ++s)
-    values.insert(values.end(), {labels_[s] > 0 ? 1.0 : 0.0, samples_[s]});
-  values.insert(values.end(), {tokens_, bad_samples, stop ? 1.0 : 0.0, save ? 1.0 : 0.0});
-  return values;
+StepNumbers StepSums::numbers() const {
+  StepNumbers numbers;
+  for (std::size_t s = 0; s < labels_.size(); ++s)
+    numbers.sources.push_back(
+        {.ranks_with_loss = labels_[s] > 0 ? 1.0 : 0.0, .samples = samples_[s]});
+  numbers.tokens = tokens_;
+  return numbers;
 }
 
 at::Tensor StepSums::losses() const {
@@ -45,20 +80,19 @@ at::Tensor StepSums::losses() const {
   return sums / to_device(at::tensor(divisors, at::kDouble), sums.device());
 }
 
-StepTotals::StepTotals(std::span<const double> sums) {
-  const auto losses = sums.last(kNumSources);
-  for (std::size_t s = 0; s < kNumSources; ++s) {
-    const auto of = sums.subspan(s * kOfSource, kOfSource);
-    if (of[1] == 0) continue;
-    sources.push_back({data::name_of(static_cast<data::SourceId>(s)),
-                       of[0] > 0 ? losses[s] / of[0] : 0, static_cast<std::int64_t>(of[1])});
+StepTotals::StepTotals(const StepNumbers& sums)
+    : tokens(static_cast<std::int64_t>(sums.tokens)),
+      bad_samples(static_cast<std::int64_t>(sums.bad_samples)),
+      stop(sums.ranks_that_stop > 0),
+      save(sums.ranks_that_save > 0),
+      local_square(sums.local_square.value_or(0)) {
+  for (std::size_t s = 0; s < sums.sources.size(); ++s) {
+    const StepNumbers::OfSource& of = sums.sources[s];
+    if (of.samples == 0) continue;
+    sources.push_back({data::source_name(static_cast<std::int64_t>(s)),
+                       of.ranks_with_loss > 0 ? of.loss / of.ranks_with_loss : 0,
+                       static_cast<std::int64_t>(of.samples)});
   }
-  const auto others = sums.subspan(kNumSources * kOfSource);
-  tokens = static_cast<std::int64_t>(others[0]);
-  bad_samples = static_cast<std::int64_t>(others[1]);
-  stop = others[2] > 0;
-  save = others[3] > 0;
-  rest = sums.subspan(kValues, sums.size() - kValues - kNumSources);
 }
 
 }  // namespace floe::train

@@ -3,8 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,28 +14,44 @@
 
 namespace floe::train {
 
-constexpr std::size_t kNumSources = 3;  // data::SourceId
+// What a rank passes along in Engine::agree, or what comes back: the sum over ranks of each number.
+struct StepNumbers {
+  struct OfSource {
+    double ranks_with_loss = 0;  // 1 where a rank had a token with a label
+    double samples = 0;
+    double loss = 0;  // the rank's mean over labelled tokens; travels on the device
+  };
+  std::vector<OfSource> sources;  // every one there is, by number
+  double tokens = 0, bad_samples = 0;
+  double ranks_that_stop = 0, ranks_that_save = 0;  // because they were asked to
+  std::optional<double> local_square;               // Engine::take_local_square, where measured
 
-// Sums over the passes of this rank. Losses stay on the device, so that no pass waits for the one before it.
+  // All but the losses, which Engine::agree takes from the device and puts behind.
+  std::vector<double> encode() const;
+  static StepNumbers decode(std::span<const double> sums);
+};
+
+// Sums over the passes of this rank. Losses stay on the device, so that no pass waits for the one
+// before it.
 class StepSums {
  public:
   void add(const PackedBatch& batch, const models::ModelInput& input,
            const at::Tensor& loss_of_source);
 
-  // For Engine::agree; after it, StepTotals reads the sums over ranks.
-  std::vector<double> values(double bad_samples, bool stop, bool save) const;
+  // Sources and tokens; the caller adds the rest.
+  StepNumbers numbers() const;
   // [sources], means over labelled tokens, on the device.
   at::Tensor losses() const;
 
  private:
-  std::vector<at::Tensor> of_passes_;  // [sources] each, sums over tokens
-  std::array<double, kNumSources> labels_{}, samples_{};
+  std::vector<at::Tensor> of_passes_;     // [sources] each, sums over tokens
+  std::vector<double> labels_, samples_;  // by source
   double tokens_ = 0;
 };
 
 // The same over all ranks.
 struct StepTotals {
-  explicit StepTotals(std::span<const double> sums);
+  explicit StepTotals(const StepNumbers& sums);
 
   struct OfSource {
     std::string name;
@@ -45,7 +61,7 @@ struct StepTotals {
   std::vector<OfSource> sources;  // those that had a sample
   std::int64_t tokens = 0, bad_samples = 0;
   bool stop = false, save = false;  // some rank was asked to
-  std::span<const double> rest;     // what was appended to values()
+  double local_square = 0;          // over ranks, where it was measured
 };
 
 }  // namespace floe::train
