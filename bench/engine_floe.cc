@@ -19,7 +19,7 @@
 #include "floe/io/safetensors/safetensors.h"
 #include "floe/models/transformer.h"
 #include "floe/observe/diagnostics/memory_counter.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 #include "json_program.h"
 #include "transformer_job.h"
@@ -84,7 +84,7 @@ class Tally final : public shard::Observer {
 // at most since the line before.
 class Trace final : public shard::Observer {
  public:
-  explicit Trace(diag::MemoryCounter& memory) : memory_(memory) {}
+  explicit Trace(diagnostics::MemoryCounter& memory) : memory_(memory) {}
   void on(const shard::Event& event) override {
     log::info(shard::name_of(event.kind), " ", event.unit, " / ", event.group, ": ",
               memory_.current_bytes() / kKiB, " KiB, at most ", memory_.peak_bytes() / kKiB,
@@ -93,11 +93,11 @@ class Trace final : public shard::Observer {
   }
 
  private:
-  diag::MemoryCounter& memory_;
+  diagnostics::MemoryCounter& memory_;
 };
 
 Json train(const Json& json) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   const shard::ShardOptions options = options_from(json);
   auto model = std::make_shared<models::Transformer>(size_from(json.at("model")));
   const shard::Policy policy{.units = json.at("units").get<std::vector<std::string>>()};
@@ -125,7 +125,7 @@ Json train(const Json& json) {
     const double forward = clock.lap();
     loss.backward();
     const double backward = clock.lap();
-    gradient_bytes = std::max(gradient_bytes, engine->memory().gradient_shards);
+    gradient_bytes = std::max(gradient_bytes, engine->memory().gradient_slices);
     const auto agreement = engine->agree();
     require(agreement.finite, "a gradient is not finite");
     optimizer.step(lr);

@@ -13,7 +13,7 @@
 #include "floe/models/model_input.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/observe/diagnostics/timeline.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/train/step/step_graphs.h"
 #include "h200_tasks.h"
 #include "kernel_events.h"
@@ -64,15 +64,15 @@ class StepJob {
     const double warmup_ms = clock.milliseconds();
     const std::int64_t steps = config_.at("steps");
     CollectiveTally tally(*engine_);
-    const std::int64_t between = diag::device_memory(device_).current_bytes;
-    diag::reset_peak(device_);
+    const std::int64_t between = diagnostics::device_memory(device_).current_bytes;
+    diagnostics::reset_peak(device_);
     for (std::int64_t i = 0; i < steps; ++i) step();
     Json result = tally.take(steps);
     result.update(times_);
     result.update({{"losses", losses_},
                    {"gradient_norms", norms_},
                    {"warmup_ms", warmup_ms},
-                   {"peak_bytes", diag::device_memory(device_).peak_bytes},
+                   {"peak_bytes", diagnostics::device_memory(device_).peak_bytes},
                    {"between_bytes", between},
                    {"pool_peak_bytes", engine_->memory().pool_peak},
                    {"gradient_pool_peak_bytes", engine_->memory().gradient_pool_peak},
@@ -101,7 +101,7 @@ class StepJob {
  private:
   // As a loader does it: the next step's input is made while the GPU works on this one.
   void step() {
-    diag::DeviceClock device_clock(device_);
+    diagnostics::DeviceClock device_clock(device_);
     const HostClock host;
     device_clock.now();
     std::size_t forward = 0;  // as a graph, forward and backward are one
@@ -156,7 +156,7 @@ class StepJob {
 }  // namespace
 
 Json measure_steps(const Json& config) {
-  diag::device_memory(device_from(config));  // counts from here on, on the CPU
+  diagnostics::device_memory(device_from(config));  // counts from here on, on the CPU
   return StepJob(config).measure();
 }
 

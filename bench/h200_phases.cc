@@ -12,7 +12,7 @@
 #include "floe/core/error.h"
 #include "floe/nn/activations/host_store.h"
 #include "floe/observe/diagnostics/memory_counter.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "h200_tasks.h"
 #include "transformer_job.h"
 
@@ -54,17 +54,17 @@ class PhasesJob {
     Json told{{"set", engine_->sets()[set].name}, {"losses", Json::array()}};
     synchronize();
     CollectiveTally tally(*engine_);
-    const std::int64_t before = diag::device_memory(device_).current_bytes;
-    diag::reset_peak(device_);
+    const std::int64_t before = diagnostics::device_memory(device_).current_bytes;
+    diagnostics::reset_peak(device_);
     Clock clock;
     engine_->activate(set);
     const double host_seconds = clock.lap();
     told["switch"] = tally.take();
     told["switch"].update({{"host_seconds", host_seconds},
                            {"before_bytes", before},
-                           {"peak_bytes", diag::device_memory(device_).peak_bytes},
-                           {"after_bytes", diag::device_memory(device_).current_bytes}});
-    diag::reset_peak(device_);
+                           {"peak_bytes", diagnostics::device_memory(device_).peak_bytes},
+                           {"after_bytes", diagnostics::device_memory(device_).current_bytes}});
+    diagnostics::reset_peak(device_);
     std::vector<double> seconds;
     for (std::int64_t step = 0; step < config_.at("steps_of_a_turn"); ++step) {
       told["losses"].push_back(train());
@@ -73,8 +73,8 @@ class PhasesJob {
     }
     told.update(tally.take(config_.at("steps_of_a_turn")));
     told.update({{"step_seconds", seconds},
-                 {"peak_bytes", diag::device_memory(device_).peak_bytes},
-                 {"between_bytes", diag::device_memory(device_).current_bytes},
+                 {"peak_bytes", diagnostics::device_memory(device_).peak_bytes},
+                 {"between_bytes", diagnostics::device_memory(device_).current_bytes},
                  {"stored_bytes", nn::stored_bytes()}});
     return told;
   }
@@ -106,7 +106,7 @@ class PhasesJob {
 }  // namespace
 
 Json measure_phases(const Json& config) {
-  diag::device_memory(device_from(config));  // counts from here on, on the CPU
+  diagnostics::device_memory(device_from(config));  // counts from here on, on the CPU
   return PhasesJob(config).measure();
 }
 

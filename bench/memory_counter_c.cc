@@ -2,7 +2,7 @@
 // ctypes, so that the same counter measures every system of a benchmark.
 #include "floe/observe/diagnostics/memory_counter.h"
 
-using floe::diag::MemoryCounter;
+using floe::diagnostics::MemoryCounter;
 
 extern "C" {
 void floe_memory_install() { MemoryCounter::install(); }

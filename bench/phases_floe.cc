@@ -13,7 +13,7 @@
 #include "floe/core/error.h"
 #include "floe/nn/activations/host_store.h"
 #include "floe/observe/diagnostics/memory_counter.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 #include "json_program.h"
 #include "transformer_job.h"
@@ -125,7 +125,7 @@ class Job {
     return loss.item<double>();
   }
 
-  diag::MemoryCounter& memory_ = diag::MemoryCounter::install();
+  diagnostics::MemoryCounter& memory_ = diagnostics::MemoryCounter::install();
   const Json& json_;
   std::shared_ptr<comm::World> world_;
   std::shared_ptr<models::Transformer> model_;

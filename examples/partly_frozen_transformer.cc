@@ -11,7 +11,7 @@
 #include "floe/core/error.h"
 #include "floe/models/transformer.h"
 #include "floe/observe/diagnostics/memory_counter.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 
 using namespace floe;
@@ -42,7 +42,7 @@ struct Outcome {
   std::int64_t peak = 0;
 };
 
-Outcome train(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& world,
+Outcome train(diagnostics::MemoryCounter& memory, const std::shared_ptr<comm::World>& world,
               shard::Strategy strategy, bool show) {
   auto model = std::make_shared<models::Transformer>(kSize);
   shard::ShardOptions options;
@@ -76,7 +76,7 @@ Outcome train(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& w
   return outcome;
 }
 
-void compare(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& world) {
+void compare(diagnostics::MemoryCounter& memory, const std::shared_ptr<comm::World>& world) {
   const bool show = world->rank() == 0;
   if (show) {
     models::Transformer model(kSize);
@@ -103,7 +103,7 @@ void compare(diag::MemoryCounter& memory, const std::shared_ptr<comm::World>& wo
 }  // namespace
 
 int main() {
-  auto& memory = diag::MemoryCounter::install();  // before the first tensor
+  auto& memory = diagnostics::MemoryCounter::install();  // before the first tensor
   auto world = comm::World::join();
   return comm::guarded(*world, [&] { compare(memory, world); });
 }

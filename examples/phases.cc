@@ -14,7 +14,7 @@
 #include "floe/nn/activations/host_store.h"
 #include "floe/nn/layers.h"
 #include "floe/observe/diagnostics/memory_counter.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 
 using namespace floe;
@@ -46,7 +46,7 @@ struct Gan : nn::Module {
 // Trains the active set for some steps, and prints what became of the loss and what it took.
 void turn(const std::string& what, shard::Engine& engine, optim::Optimizer& optimizer, int steps,
           const std::function<at::Tensor()>& loss_of_batch) {
-  auto& memory = diag::MemoryCounter::install();
+  auto& memory = diagnostics::MemoryCounter::install();
   memory.reset_peak();
   const auto backward = [&] {  // its graph is gone when it returns: a switch may follow
     const at::Tensor loss = loss_of_batch();
@@ -135,7 +135,7 @@ void staged_unfreezing(shard::ShardOptions options) {
 }  // namespace
 
 int main() {
-  diag::MemoryCounter::install();  // before the first tensor
+  diagnostics::MemoryCounter::install();  // before the first tensor
   shard::ShardOptions options;
   options.world = comm::World::join();
   at::manual_seed(static_cast<uint64_t>(options.world->rank()));

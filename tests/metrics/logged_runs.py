@@ -19,7 +19,9 @@ CONFIG = {
 def make_run(folder, wandb_mode="offline", project="ice", entity=None, log=None, **info):
     """`log`: settings of sinks beside W&B's, as in the block `log:`."""
     folder.mkdir(parents=True, exist_ok=True)
-    wandb = {"mode": wandb_mode, "project": project, "entity": entity, "checkpoints": True}
+    wandb = {"mode": wandb_mode}
+    if wandb_mode != "disabled":
+        wandb |= {"project": project, "entity": entity, "checkpoints": True}
     info = {"name": "demo", "config": CONFIG, "version": "9.9", "start_time": START, "log": {"wandb": wandb} | (log or {})} | info
     (folder / "info.json").write_text(json.dumps(info))
     return folder

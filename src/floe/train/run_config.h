@@ -57,8 +57,8 @@ struct RunConfig {
 };
 void describe(config::Schema<RunConfig>& s);
 
-// Paths of the model become absolute; see Note [Relative paths]. Throws ConfigError for one that is not
-// found. The layers are those of a run, or of a file that is a model's block.
+// Paths of the model become absolute; see Note [Relative paths]. Throws ConfigError for one that is
+// not found. The layers are those of a run, or of a file that is a model's block.
 void resolve_model_paths(models::ModelConfig& model, const config::Layers& layers);
 
 // With the paths of all inputs absolute (inputs.h), as far as they are found.

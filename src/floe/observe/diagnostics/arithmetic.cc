@@ -1,4 +1,4 @@
-#include "floe/train/reporting/arithmetic.h"
+#include "floe/observe/diagnostics/arithmetic.h"
 
 #include <algorithm>
 #include <array>
@@ -13,8 +13,7 @@
 #include <ATen/cuda/CUDAContext.h>
 #endif
 
-namespace floe::train {
-
+namespace floe::diagnostics {
 namespace {
 
 bool contains(const std::string& name, std::string_view part) {
@@ -25,6 +24,11 @@ bool is_of(const std::string& name, const std::string& module) {
   return !module.empty() && name.starts_with(module + ".");
 }
 
+bool is_of_any(const std::string& name, const std::vector<std::string>& modules) {
+  return std::any_of(modules.begin(), modules.end(),
+                     [&](const std::string& module) { return is_of(name, module); });
+}
+
 const shard::PlannedParameter* find(const shard::ShardPlan& plan, std::string_view name) {
   for (const auto& parameter : plan.parameters)
     if (parameter.name == name) return &parameter;
@@ -33,30 +37,31 @@ const shard::PlannedParameter* find(const shard::ShardPlan& plan, std::string_vi
 
 constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
 
-// How far down the text's way through the decoder: 0 the tables, i + 1 layer i with its gate, and
+// How far down the text's way through the model: 0 the tables, i + 1 layer i with its gate, and
 // behind them what comes after the last layer.
-std::int64_t depth_of(const std::string& name, const models::DecoderSpec& spec) {
+std::int64_t depth_of(const std::string& name, const models::ModelInfo& info) {
+  const models::ModelParts& parts = info.parts;
   const std::string hf = models::hf_name(name);
-  if (is_of(hf, spec.names.layers))
-    return std::strtoll(hf.c_str() + spec.names.layers.size() + 1, nullptr, 10) + 1;
-  for (const std::string& first : {spec.names.embed, spec.names.positions, spec.names.project_in})
-    if (is_of(hf, first)) return 0;
-  return spec.layers + 1;
+  if (is_of(hf, parts.layers))
+    return std::strtoll(hf.c_str() + parts.layers.size() + 1, nullptr, 10) + 1;
+  const bool first =
+      is_of(hf, parts.embed) || is_of_any(hf, parts.tables) || is_of_any(hf, parts.before);
+  return first ? 0 : info.layers + 1;
 }
 
 // Where backward ends.
 struct Lowest {
-  Lowest(const shard::ShardPlan& plan, std::size_t set, const models::DecoderSpec& spec) {
+  Lowest(const shard::ShardPlan& plan, std::size_t set, const models::ModelInfo& info) {
     std::int64_t first_gate = kNowhere;
     for (const auto& parameter : plan.parameters) {
       const std::string& name = parameter.name;
       if (contains(name, "gated_cross_attn"))
-        first_gate = std::min(first_gate, depth_of(name, spec));
+        first_gate = std::min(first_gate, depth_of(name, info));
       if (!parameter.trains_in(set) || models::is_vision(name)) continue;
       if (name.starts_with("perceiver."))
         resampler = true;
       else
-        depth = std::min(depth, depth_of(name, spec));
+        depth = std::min(depth, depth_of(name, info));
     }
     if (resampler) depth = std::min(depth, first_gate);
   }
@@ -64,6 +69,25 @@ struct Lowest {
   bool resampler = false;         // it trains, so that gates hand gradients back to it
   std::int64_t depth = kNowhere;  // the first that has a backward
 };
+
+struct Known {
+  std::string_view name;  // part of the device's
+  double half, tf32;      // dense, without sparsity
+};
+constexpr std::array<Known, 7> kKnown{{{"H200", 989, 494},
+                                       {"H100 PCIe", 756, 378},
+                                       {"H100", 989, 494},
+                                       {"A100", 312, 156},
+                                       {"L40S", 362, 183},
+                                       {"A10G", 70, 35},
+                                       {"V100", 125, 15.7}}};
+
+std::string device_name([[maybe_unused]] c10::Device device) {
+#ifdef FLOE_CUDA
+  if (device.is_cuda()) return at::cuda::getDeviceProperties(device.index())->name;
+#endif
+  return "";
+}
 
 }  // namespace
 
@@ -74,8 +98,8 @@ Arithmetic::Arithmetic(const shard::ShardPlan& plan, const models::LanguageModel
 }
 
 Arithmetic::Costs Arithmetic::costs_of(std::size_t set, const models::LanguageModel& model) const {
-  const models::DecoderSpec& spec = model.decoder().spec();
-  const Lowest lowest(plan_, set, spec);
+  const models::ModelInfo& info = model.info();
+  const Lowest lowest(plan_, set, info);
   const auto* positions = find(plan_, "vision_encoder.positional_embedding");
   const auto* latents = find(plan_, "perceiver.latents");
   const double patches = positions ? static_cast<double>(positions->shape[0]) : 0;
@@ -101,20 +125,21 @@ Arithmetic::Costs Arithmetic::costs_of(std::size_t set, const models::LanguageMo
       costs.per_image += forward * (1 + trains + (lowest.resampler ? 1 : 0)) * num_latents;
       continue;
     }
-    const double all = forward * (1 + trains + (depth_of(name, spec) >= lowest.depth ? 1 : 0));
-    if (is_of(models::hf_name(name), spec.names.head)) {
+    const double all = forward * (1 + trains + (depth_of(name, info) >= lowest.depth ? 1 : 0));
+    if (is_of(models::hf_name(name), info.parts.head)) {
       costs.per_label += all;
-    } else if (is_of(models::hf_name(name), spec.names.embed)) {
+    } else if (is_of(models::hf_name(name), info.parts.embed)) {
       // A table is looked up; a tied one is the head as well.
-      if (spec.tied && !models::is_rows(name))
+      if (info.tied && !models::is_rows(name))
         costs.per_label += forward * (1 + trains + (lowest.depth < kNowhere ? 1 : 0));
-    } else if (!is_of(models::hf_name(name), spec.names.positions)) {
+    } else if (!is_of_any(models::hf_name(name), info.parts.tables)) {
       costs.per_token += all;
     }
   }
-  for (std::int64_t layer = 0; layer < spec.layers; ++layer)
+  const double seen = info.causal ? 0.5 : 1;  // of the pairs
+  for (std::int64_t layer = 0; layer < info.layers; ++layer)
     costs.per_pair +=
-        4.0 * 0.5 * static_cast<double>(spec.dim) * (layer + 1 >= lowest.depth ? 3 : 1);
+        4.0 * seen * static_cast<double>(info.dim) * (layer + 1 >= lowest.depth ? 3 : 1);
   return costs;
 }
 
@@ -133,37 +158,11 @@ double Arithmetic::of(const PackedBatch& batch, const models::ModelInput& input)
          costs.per_pair * pairs;
 }
 
-namespace {
-
-struct Known {
-  std::string_view name;  // part of the device's
-  double half, tf32;      // dense, without sparsity
-};
-constexpr std::array<Known, 7> kKnown{{{"H200", 989, 494},
-                                       {"H100 PCIe", 756, 378},
-                                       {"H100", 989, 494},
-                                       {"A100", 312, 156},
-                                       {"L40S", 362, 183},
-                                       {"A10G", 70, 35},
-                                       {"V100", 125, 15.7}}};
-
-std::string device_name([[maybe_unused]] c10::Device device) {
-#ifdef FLOE_CUDA
-  if (device.is_cuda()) return at::cuda::getDeviceProperties(device.index())->name;
-#endif
-  return "";
-}
-
-}  // namespace
-
-std::optional<double> peak_tflops(const RunConfig& config, c10::Device device) {
-  if (config.log.peak_tflops) return config.log.peak_tflops;
-  const bool half =
-      config.strategy.mixed_precision.param != DType::f32 || config.precision.autocast;
+std::optional<double> peak_tflops(c10::Device device, bool half) {
   const std::string name = device_name(device);
   for (const Known& known : kKnown)
     if (name.find(known.name) != std::string::npos) return half ? known.half : known.tf32;
   return std::nullopt;
 }
 
-}  // namespace floe::train
+}  // namespace floe::diagnostics

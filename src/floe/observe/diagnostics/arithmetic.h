@@ -1,14 +1,15 @@
 // How much arithmetic a pass over a batch needs: the multiplications and additions of its matrix
-// products, forward and backward. What an implementation does beyond it (recomputed layers, padding)
-// does not count, so that TFLOP/s from it can be compared.
+// products, forward and backward. What an implementation does beyond it (recomputed layers,
+// padding) does not count, so that TFLOP/s from it can be compared.
 //
 // Note [Needed arithmetic]
-// A matrix of n elements costs 2n for each row that it is applied to: n = tokens of the text for the
-// decoder, labelled ones for its head, patches of the pictures for the tower, latents for the
-// resampler. Backward costs the same again for the gradient of the input, wherever something before it
-// trains (in whole layers), and once more for that of the matrix, if it trains; the tower has none. Attention costs
-// 4 · pairs · width per layer, half of the pairs under a causal mask, and twice that in backward, from
-// the first layer on where something trains. What trains is the set whose turn it is.
+// A matrix of n elements costs 2n for each row that it is applied to: n = tokens of the text for
+// the decoder, labelled ones for its head, patches of the pictures for the tower, latents for the
+// resampler. Backward costs the same again for the gradient of the input, wherever something before
+// it trains (in whole layers), and once more for that of the matrix, if it trains; the tower has
+// none. Attention costs 4 · pairs · width per layer, half of the pairs under a causal mask, and
+// twice that in backward, from the first layer on where something trains. What trains is the set
+// that is active.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,9 +20,8 @@
 #include "floe/batch/packed_batch.h"
 #include "floe/models/language_model.h"
 #include "floe/shard/plan/plan.h"
-#include "floe/train/run_config.h"
 
-namespace floe::train {
+namespace floe::diagnostics {
 
 class Arithmetic {
  public:
@@ -41,10 +41,8 @@ class Arithmetic {
   std::vector<Costs> of_set_;
 };
 
-// What a device can do at best, for MFU.
+// What a device can do at best, for MFU: dense TFLOP/s as the makers of some GPUs say, with numbers
+// of 16 bits or with fp32 on its tensor cores; nothing for the others.
+std::optional<double> peak_tflops(c10::Device device, bool half);
 
-// Dense TFLOP/s in the dtype that the run computes in: log.peak_tflops, else what the makers of some
-// GPUs say; nothing for the others.
-std::optional<double> peak_tflops(const RunConfig& config, c10::Device device);
-
-}  // namespace floe::train
+}  // namespace floe::diagnostics

@@ -9,10 +9,10 @@
 #include "floe/kernels/eight_bit.h"
 #include "floe/strategy/strategy_options.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 namespace {
 
-using plan::name_of;
+using strategy::name_of;
 using Wanted = std::optional<c10::ScalarType>;
 
 constexpr const char* kParam = "strategy.mixed_precision.param";
@@ -165,4 +165,4 @@ std::string CollectiveTypes::line() const {
   return str("in collectives: ", parts.empty() ? "nothing is sent" : join(parts));
 }
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

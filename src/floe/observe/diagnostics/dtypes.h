@@ -12,11 +12,11 @@
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 
-// Throws ShardError for the first group whose slice, parameters, gradient or optimizer state is not of
-// the dtype that `configured` asks for (mixed_precision, frozen), and for such a buffer. What does not
-// exist yet (a gradient) is passed over.
+// Throws ShardError for the first group whose slice, parameters, gradient or optimizer state is not
+// of the dtype that `configured` asks for (mixed_precision, frozen), and for such a buffer. What
+// does not exist yet (a gradient) is passed over.
 void check_dtypes(const shard::Engine& engine, const optim::Optimizer& optimizer,
                   const shard::ShardOptions& configured);
 
@@ -30,8 +30,8 @@ class CollectiveTypes final : public shard::Observer {
       : mixed_(configured.mixed_precision) {}
 
   void on(const shard::Event& event) override;
-  // Throws ShardError for the first collective that had another dtype than configured. Apart from `on`,
-  // so that no rank leaves in the middle of a pass.
+  // Throws ShardError for the first collective that had another dtype than configured. Apart from
+  // `on`, so that no rank leaves in the middle of a pass.
   void check() const;
   // "in collectives: 36 all-gathers in bf16 (1.2 GiB), 4 gradient reductions in fp32 (16 MiB)"
   std::string line() const;
@@ -50,4 +50,4 @@ class CollectiveTypes final : public shard::Observer {
   std::string problem_;  // the first
 };
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

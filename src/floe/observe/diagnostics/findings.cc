@@ -7,9 +7,8 @@
 #include "floe/core/str.h"
 #include "floe/core/table.h"
 #include "floe/io/file/file.h"
-#include "floe/observe/diagnostics/lines.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 
 using Json = nlohmann::ordered_json;
 
@@ -64,7 +63,7 @@ std::vector<std::string> memory_lines(std::int64_t batch, const std::vector<Poin
   for (const PointMemory& at : points)
     table.row({name_of(at.point), format_bytes(at.current_bytes), format_bytes(at.peak.bytes),
                peak_hint(at.peak)});
-  return text_lines(table.text());
+  return table.lines();
 }
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

@@ -1,5 +1,5 @@
-// What the diagnostics of a run have found so far, as RUN/diagnostics.json keeps it for `floe report`.
-// Each key is always there; see docs/diagnostics.md.
+// What the diagnostics of a run have found so far, as RUN/diagnostics.json keeps it for `floe
+// report`. Each key is always there; see docs/diagnostics.md.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "floe/observe/diagnostics/lines.h"
 #include "floe/observe/diagnostics/memory_watch.h"
+#include "floe/observe/diagnostics/unit_tree.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 
 class Findings {
  public:
@@ -36,4 +36,4 @@ class Findings {
 // A table of one batch.
 std::vector<std::string> memory_lines(std::int64_t batch, const std::vector<PointMemory>& points);
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

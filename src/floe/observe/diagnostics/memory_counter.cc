@@ -8,8 +8,7 @@
 
 #include <new>
 
-namespace floe::diag {
-
+namespace floe::diagnostics {
 namespace {
 
 // In front of every block; as large as torch's alignment, so that the data stays aligned.
@@ -92,4 +91,4 @@ void reset_peak(c10::Device device) {
   at::accelerator::resetPeakStats(device.index());
 }
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

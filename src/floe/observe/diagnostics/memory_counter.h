@@ -1,16 +1,16 @@
 // Counts the bytes of CPU tensors, exactly: an allocator that does what torch's own does and keeps
 // books.
 //
-//   auto& memory = diag::MemoryCounter::install();   // first thing in main
+//   auto& memory = diagnostics::MemoryCounter::install();   // first thing in main
 //   ...
 //   memory.reset_peak();
 //   step();
 //   log(memory.peak_bytes());
 //
-// Only what is allocated after the installation counts; earlier blocks are freed as they always were,
-// because each carries its own deleter. Sizes are those that were asked for, without the counter's
-// header and torch's alignment. Memory that bypasses torch's allocator (std::vector, the sockets of a
-// communication library) does not count.
+// Only what is allocated after the installation counts; earlier blocks are freed as they always
+// were, because each carries its own deleter. Sizes are those that were asked for, without the
+// counter's header and torch's alignment. Memory that bypasses torch's allocator (std::vector, the
+// sockets of a communication library) does not count.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace floe::diag {
+namespace floe::diagnostics {
 
 // Threads: every function may be called from any thread; blocks may be freed by another thread than
 // the one that allocated them.
@@ -47,9 +47,8 @@ class MemoryCounter {
   std::atomic<std::int64_t> current_{0}, peak_{0}, num_allocations_{0};
 };
 
-// How much memory tensors take on the device of a rank: torch's allocator says it for a GPU, floe's own
-// counter (memory_counter.h) for the CPU.
-
+// How much memory tensors take on the device of a rank: torch's allocator says it for a GPU, the
+// counter above for the CPU.
 struct DeviceMemory {
   std::int64_t current_bytes = 0;
   std::int64_t peak_bytes = 0;  // since the last reset
@@ -59,4 +58,4 @@ struct DeviceMemory {
 DeviceMemory device_memory(c10::Device device);
 void reset_peak(c10::Device device);
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

@@ -7,10 +7,9 @@
 #include "floe/core/bytes.h"
 #include "floe/core/str.h"
 #include "floe/core/table.h"
-#include "floe/observe/diagnostics/lines.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 namespace {
 
 using optim::Ema;
@@ -27,7 +26,7 @@ std::int64_t bytes_of(const at::Tensor& tensor) {
 
 // Of a slice of the group with values of this dtype.
 std::int64_t slice_bytes(const PlannedGroup& group, c10::ScalarType dtype) {
-  return group.layout.shard_numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
+  return group.layout.slice_numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
 Owner owner_of_state(const shard::Engine& engine, const Optimizer& optimizer) {
@@ -47,7 +46,8 @@ struct ParameterOwners {
   }
 };
 
-// With cpu_offload the slices of an accelerator, and all that is sliced like them, are in host memory.
+// With cpu_offload the slices of an accelerator, and all that is sliced like them, are in host
+// memory.
 bool in_host_memory(const shard::Engine& engine, const PlannedGroup& group) {
   return group.offloaded && !engine.world().device().is_cpu();
 }
@@ -109,7 +109,7 @@ MemoryOwners memory_owners(const shard::Engine& engine, const std::vector<Optimi
     const bool host = in_host_memory(engine, group->plan());
     offloaded = offloaded || host;
     Owner& owner = parameters.of(group->plan());
-    add(owner, bytes_of(group->shard()), host);
+    add(owner, bytes_of(group->slice()), host);
     owner.host_bytes += group->stored_bytes();
     add(gradients, bytes_of(group->gradient()), host);
   }
@@ -142,7 +142,7 @@ MemoryOwners expected_owners(const MemoryOwners& before, const shard::Engine& en
   ParameterOwners parameters;
   for (const PlannedGroup& group : engine.plan().groups) {
     Owner& owner = parameters.of(group);
-    add(owner, group.shard_bytes(), in_host_memory(engine, group));
+    add(owner, group.slice_bytes(), in_host_memory(engine, group));
     // Dropped masters too: what has never trained still has those of the files.
     if (group.masters_away()) owner.host_bytes += slice_bytes(group, group.master_dtype);
   }
@@ -195,7 +195,7 @@ std::vector<std::string> switch_lines(const MemoryOwners& before, const MemoryOw
   each(&Owner::device_bytes, "");
   row("together on the device", before.device_bytes(), after.device_bytes());
   each(&Owner::host_bytes, ", in host memory");
-  return text_lines(table.text());
+  return table.lines();
 }
 
 nlohmann::ordered_json owners_json(const MemoryOwners& memory) {
@@ -207,4 +207,4 @@ nlohmann::ordered_json owners_json(const MemoryOwners& memory) {
   return json;
 }
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

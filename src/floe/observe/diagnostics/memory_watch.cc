@@ -6,23 +6,11 @@
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
+#include "floe/core/table.h"
 #include "floe/nn/module.h"
-#include "floe/observe/diagnostics/lines.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 
-namespace floe::diag {
-
-const char* name_of(MemoryPoint point) {
-  switch (point) {
-    case MemoryPoint::batch_start: return "batch_start";
-    case MemoryPoint::after_forward: return "after_forward";
-    case MemoryPoint::after_backward: return "after_backward";
-    case MemoryPoint::before_optimizer_step: return "before_optimizer_step";
-    case MemoryPoint::batch_end: return "batch_end";
-  }
-  return "?";
-}
-
+namespace floe::diagnostics {
 namespace {
 
 std::string activations_advice(const PeakContext& context) {
@@ -53,11 +41,32 @@ std::string advice_for(std::string_view part, const PeakContext& context) {
                "] at a time: use fewer labelled tokens per batch");
   if (part == "activations") return activations_advice(context);
   return "tensors that are there between steps and are neither slices nor optimizer state: "
-         "averaged "
-         "weights, buffers, the batch";
+         "averaged weights, buffers, the batch";
 }
 
+// Callbacks are plain functions: they find the watch here.
+LogitsWatch* current = nullptr;
+
+std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction&) { return nullptr; }
+
+void on_end(const at::RecordFunction& function, at::ObserverContext*) {
+  if (current) current->see(function);
+}
+
+std::int64_t at_least_zero(std::int64_t bytes) { return std::max<std::int64_t>(bytes, 0); }
+
 }  // namespace
+
+const char* name_of(MemoryPoint point) {
+  switch (point) {
+    case MemoryPoint::batch_start: return "batch_start";
+    case MemoryPoint::after_forward: return "after_forward";
+    case MemoryPoint::after_backward: return "after_backward";
+    case MemoryPoint::before_optimizer_step: return "before_optimizer_step";
+    case MemoryPoint::batch_end: return "batch_end";
+  }
+  return "?";
+}
 
 std::vector<MemoryPeak::Part> MemoryPeak::parts() const {
   std::vector<Part> parts{{"parameters", parameters},  {"optimizer", optimizer}, {"others", others},
@@ -84,19 +93,6 @@ std::string peak_advice(const MemoryPeak& peak, const PeakContext& context) {
              percent(largest.bytes, peak.bytes), " of it are ", advice_for(largest.name, context));
 }
 
-namespace {
-
-// Callbacks are plain functions: they find the watch here.
-LogitsWatch* current = nullptr;
-
-std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction&) { return nullptr; }
-
-void on_end(const at::RecordFunction& function, at::ObserverContext*) {
-  if (current) current->see(function);
-}
-
-}  // namespace
-
 Vocabulary find_vocabulary(const torch::nn::Module& model) {
   Vocabulary found;
   const auto look = [&found](const torch::nn::Module& module) {
@@ -113,7 +109,7 @@ LogitsWatch::LogitsWatch(const shard::Engine& engine)
     : vocabulary_(find_vocabulary(engine.model())) {
   for (const auto& group : engine.groups()) {
     parameters_.insert(group->storage());
-    parameters_.insert(group->shard().storage().unsafeGetStorageImpl());
+    parameters_.insert(group->slice().storage().unsafeGetStorageImpl());
   }
   if (vocabulary_.size == 0) return;
   require(current == nullptr, "there is a LogitsWatch already");
@@ -171,12 +167,6 @@ std::int64_t LogitsWatch::take_peak_bytes() {
   return std::exchange(peak_bytes_, live);
 }
 
-namespace {
-
-std::int64_t at_least_zero(std::int64_t bytes) { return std::max<std::int64_t>(bytes, 0); }
-
-}  // namespace
-
 MemoryWatch::MemoryWatch(shard::Engine& engine, std::vector<optim::Optimizer*> optimizers)
     : engine_(engine),
       optimizers_(std::move(optimizers)),
@@ -217,13 +207,13 @@ void MemoryWatch::mark(MemoryPoint point) {
     parameters_ = optimizer_bytes_ = 0;
     if (slices_here_) {
       const shard::MemoryInUse memory = engine_.memory();
-      parameters_ = memory.trainable_shards + memory.resting_shards + memory.frozen_shards;
+      parameters_ = memory.trainable_slices + memory.resting_slices + memory.frozen_slices;
       for (const optim::Optimizer* optimizer : optimizers_)
         optimizer_bytes_ += optimizer->state_bytes();
     }
     between_steps_ = device_memory(device_).current_bytes;
   }
-  if (inside_.empty()) phase_ = shard::Phase::idle;
+  if (inside_.empty()) phase_ = shard::PassPhase::idle;
   sample();
   if (point == MemoryPoint::batch_end) {
     // Nothing but the update has run since the point before.
@@ -244,13 +234,13 @@ void MemoryWatch::mark(MemoryPoint point) {
 void MemoryWatch::sample() {
   const DeviceMemory memory = device_memory(device_);
   const shard::MemoryInUse engine = engine_.memory();
-  const std::int64_t slices = slices_here_ ? engine.gradient_shards : 0;
+  const std::int64_t slices = slices_here_ ? engine.gradient_slices : 0;
   const std::int64_t logits = logits_.take_peak_bytes();
 
   // A unit's forward keeps what is there when it ends and was not when it began.
   const std::int64_t rest =
       memory.current_bytes - engine.pool_held - engine.gradient_pool_held - slices;
-  if (phase_ == shard::Phase::forward && !inside_.empty())
+  if (phase_ == shard::PassPhase::forward && !inside_.empty())
     kept_[inside_.back().unit] += rest - rest_;
   rest_ = rest;
 
@@ -329,4 +319,4 @@ PeakContext MemoryWatch::context() const {
   return context;
 }
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

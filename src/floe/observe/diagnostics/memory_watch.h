@@ -1,5 +1,5 @@
-// Follows the memory of a rank's device through the steps of training: current and peak at the points
-// of a batch, and whose memory it is.
+// Follows the memory of a rank's device through the steps of training: current and peak at the
+// points of a batch, and whose memory it is.
 //
 //   MemoryWatch watch(engine, {&optimizer});
 //   engine.add_observer(&watch);
@@ -7,9 +7,9 @@
 //   for (const PointMemory& at : watch.points()) ...
 //
 // Note [Peaks between boundaries]
-// An allocator knows its peak, not whose memory it was. So the peak is read and reset at every boundary
-// of a unit, too, together with the peaks of the engine's pools: what is left unexplained then is at
-// most what one unit does inside itself.
+// An allocator knows its peak, not whose memory it was. So the peak is read and reset at every
+// boundary of a unit, too, together with the peaks of the engine's pools: what is left unexplained
+// then is at most what one unit does inside itself.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,10 +28,9 @@
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 
 // Where in a step memory is looked at.
-
 enum class MemoryPoint {
   batch_start,
   after_forward,
@@ -41,10 +40,8 @@ enum class MemoryPoint {
 };
 const char* name_of(MemoryPoint point);
 
-// What a peak of memory consists of, and what it points to.
-
-// Bytes on the device at a peak, by owner. Owners are measured between two boundaries of units, so they
-// are those of the moment up to what a single unit does.
+// Bytes on the device at a peak, by owner. Owners are measured between two boundaries of units, so
+// they are those of the moment up to what a single unit does.
 struct MemoryPeak {
   std::int64_t bytes = 0;        // all of it
   std::int64_t parameters = 0;   // slices
@@ -79,9 +76,6 @@ std::string peak_hint(const MemoryPeak& peak);
 // The largest part, in words, and what makes it smaller.
 std::string peak_advice(const MemoryPeak& peak, const PeakContext& context);
 
-// How much memory the scores over the vocabulary take: every operator's outputs are looked at while a
-// watch lives, so that no model has to say where its logits are.
-
 // The table of tokens: [size, width]; size 0: the model has none.
 struct Vocabulary {
   std::int64_t size = 0, width = 0;
@@ -91,10 +85,13 @@ Vocabulary find_vocabulary(const torch::nn::Module& model);
 
 // Note [What counts as logits]
 // A tensor whose last dimension is the vocabulary, with its storage counted once and as long as it
-// lives: the logits, their logarithms and gradients. Parameters do not count, nor does the transposed
-// gradient of an output layer, [width, vocabulary]. A hidden layer that happens to be as wide as the
-// vocabulary would count.
-// One watch at a time per thread; it sees this thread and the backward that it starts.
+// lives: the logits, their logarithms and gradients. Parameters do not count, nor does the
+// transposed gradient of an output layer, [width, vocabulary]. A hidden layer that happens to be as
+// wide as the vocabulary would count.
+
+// How much memory the scores over the vocabulary take: every operator's outputs are looked at while
+// a watch lives, so that no model has to say where its logits are. One watch at a time per thread;
+// it sees this thread and the backward that it starts.
 class LogitsWatch {
  public:
   explicit LogitsWatch(const shard::Engine& engine);
@@ -130,8 +127,8 @@ struct PointMemory {
 
 class MemoryWatch final : public shard::Observer {
  public:
-  // The optimizers of all sets. Everything must outlive it. Resets the peaks of the device and of the
-  // engine's pools as it goes.
+  // The optimizers of all sets. Everything must outlive it. Resets the peaks of the device and of
+  // the engine's pools as it goes.
   MemoryWatch(shard::Engine& engine, std::vector<optim::Optimizer*> optimizers);
 
   void on(const shard::Event& event) override;
@@ -163,7 +160,7 @@ class MemoryWatch final : public shard::Observer {
     bool backward = false;
   };
   std::vector<Place> inside_;  // units under way, innermost last
-  shard::Phase phase_ = shard::Phase::idle;
+  shard::PassPhase phase_ = shard::PassPhase::idle;
   std::int64_t between_steps_ = 0, parameters_ = 0, optimizer_bytes_ = 0;  // at batch_start
   std::int64_t reducing_bytes_ = 0;           // given to a reduction since the last sample, at most
   std::int64_t gradient_slices_ = 0;          // at the last sample
@@ -174,4 +171,4 @@ class MemoryWatch final : public shard::Observer {
   std::vector<PointMemory> points_;
 };
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

@@ -1,26 +1,39 @@
-#include "floe/train/reporting/diagnostics.h"
+#include "floe/observe/diagnostics/run_diagnostics.h"
 
 #include <chrono>
 #include <exception>
-#include <optional>
 #include <utility>
 
+#include "floe/config/schema.h"
 #include "floe/core/bytes.h"
 #include "floe/core/log.h"
 #include "floe/observe/diagnostics/dtypes.h"
 #include "floe/observe/diagnostics/findings.h"
 #include "floe/observe/diagnostics/memory_counter.h"
-#include "floe/observe/diagnostics/strategy_lines.h"
 #include "floe/observe/diagnostics/timeline.h"
 #include "floe/observe/diagnostics/unit_times.h"
 #include "floe/observe/diagnostics/unit_tree.h"
 #include "floe/strategy/strategy_options.h"
-#include "floe/train/step/loss_scale.h"
 
-namespace floe::train {
+namespace floe {
+
+void describe(config::Schema<DiagnosticsConfig>& s) {
+  using C = DiagnosticsConfig;
+  s.field("batches", &C::batches, "First batches whose memory is looked at point by point")
+      .at_least(0);
+  s.field("tree_top_k", &C::tree_top_k, "Units that are named in the summary of the tree")
+      .at_least(1);
+  s.field("to_loggers", &C::to_loggers, "Write the numbers to the loggers as well");
+  s.field("trace_steps", &C::trace_steps,
+          "First steps that are traced into RUN/trace for Perfetto; null: none")
+      .at_least(1);
+}
+
+}  // namespace floe
+
+namespace floe::diagnostics {
 namespace {
 
-using diag::MemoryPoint;
 using Numbers = std::vector<std::pair<std::string, double>>;
 
 // For what another rank published long before.
@@ -32,16 +45,17 @@ double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / kMiB;
 
 }  // namespace
 
-struct Diagnostics::State {
-  State(const RunConfig& run, const config::Value& values, comm::World& joined)
-      : config(*run.log.diagnostics),
-        strategy(run.strategy),
-        configured(plan::shard_options_of(run.strategy)),
-        folder(run.run.folder()),
+struct RunDiagnostics::State {
+  State(const DiagnosticsConfig& given, const StrategySettings& settings, std::string run_folder,
+        comm::World& joined)
+      : config(given),
+        strategy(settings.strategy),
+        configured(strategy::shard_options_of(strategy)),
+        folder(std::move(run_folder)),
         world(joined),
         top_k(static_cast<std::size_t>(config.tree_top_k)) {
-    diag::device_memory(world.device());  // from here on the CPU's memory is counted
-    findings.strategy = diag::strategy_lines(strategy_settings(run, values, world.size()));
+    device_memory(world.device());  // from here on the CPU's memory is counted
+    findings.strategy = strategy_lines(settings);
     say("strategy", findings.strategy);
   }
   ~State() { detach(); }
@@ -86,7 +100,7 @@ struct Diagnostics::State {
   const std::string folder;
   comm::World& world;
   const std::size_t top_k;
-  diag::Findings findings;
+  Findings findings;
 
   shard::Engine* engine = nullptr;
   std::vector<optim::Optimizer*> optimizers;
@@ -94,18 +108,18 @@ struct Diagnostics::State {
   std::string advice;      // of the last batch
   std::int64_t peak_bytes = 0;
   bool traced = false;    // the trace is written
-  bool not_kept = false;  // and told
-  std::optional<diag::CollectiveTypes> collectives;
-  std::optional<diag::MemoryWatch> memory;
-  std::optional<diag::Timeline> timeline;
+  bool not_kept = false;  // something could not be written, and that was said
+  std::optional<CollectiveTypes> collectives;
+  std::optional<MemoryWatch> memory;
+  std::optional<Timeline> timeline;
 };
 
-void Diagnostics::State::check_dtypes() const {
+void RunDiagnostics::State::check_dtypes() const {
   for (const optim::Optimizer* optimizer : optimizers)
-    diag::check_dtypes(*engine, *optimizer, configured);
+    diagnostics::check_dtypes(*engine, *optimizer, configured);
 }
 
-void Diagnostics::State::attach() {
+void RunDiagnostics::State::attach() {
   if (config.batches > 0) {
     collectives.emplace(configured);
     memory.emplace(*engine, optimizers);
@@ -118,29 +132,29 @@ void Diagnostics::State::attach() {
   }
 }
 
-void Diagnostics::State::detach_memory() {
+void RunDiagnostics::State::detach_memory() {
   if (collectives) engine->remove_observer(&*collectives);
   if (memory) engine->remove_observer(&*memory);
   collectives.reset();
   memory.reset();
 }
 
-void Diagnostics::State::detach() {
+void RunDiagnostics::State::detach() {
   if (!engine) return;
   detach_memory();
   if (timeline) engine->remove_observer(&*timeline);
   timeline.reset();
 }
 
-Numbers Diagnostics::State::finish_memory() {
+Numbers RunDiagnostics::State::finish_memory() {
   findings.add_memory(batch, world.rank(), memory->points());
-  say("memory", diag::memory_lines(batch, memory->points()));
+  say("memory", memory_lines(batch, memory->points()));
   advice = memory->advice();
   peak_bytes = memory->largest().peak.bytes;
   say("memory", {advice});
   if (batch == 1) say("dtypes", {collectives->line()});
   Numbers numbers;
-  for (const diag::PointMemory& at : memory->points()) {
+  for (const PointMemory& at : memory->points()) {
     const std::string name = str("memory/", name_of(at.point));
     numbers.emplace_back(name + "_mib", mebibytes(at.current_bytes));
     numbers.emplace_back(name + "_peak_mib", mebibytes(at.peak.bytes));
@@ -148,71 +162,73 @@ Numbers Diagnostics::State::finish_memory() {
   return numbers;
 }
 
-Numbers Diagnostics::State::finish_batches() {
+Numbers RunDiagnostics::State::finish_batches() {
   if (!advice.empty()) findings.add_note(advice);
   if (world.rank() != 0 && !findings.memory.empty())
     world.publish(memory_key(world.rank()), findings.memory.dump());
   detach_memory();
-  const diag::StepTimes times =
-      diag::step_times(diag::without_first_step(timeline->spans()), engine->plan());
+  const StepTimes times = step_times(without_first_step(timeline->spans()), engine->plan());
   if (times.num_steps == 0) return {};
-  findings.times = diag::times_json(times);
-  say("times", diag::time_lines(times, top_k, timeline->is_of_device()));
+  findings.times = times_json(times);
+  say("times", time_lines(times, top_k, timeline->is_of_device()));
   return {{"time/step_s", times.step_s},
           {"time/gather_wait_s", times.gather_wait_s()},
           {"time/compute_s", times.compute_s()},
           {"time/reduce_wait_s", times.reduce_wait_s()}};
 }
 
-void Diagnostics::State::finish_trace() {
+void RunDiagnostics::State::finish_trace() {
   traced = true;
-  keep("the trace", [&] { diag::write_trace(*timeline, folder, world.rank()); });
+  keep("the trace", [&] { write_trace(*timeline, folder, world.rank()); });
   say("trace", {str("the first ", batch, batch == 1 ? " batch is" : " batches are", " in ", folder,
                     "/trace, a file per rank; open them in ui.perfetto.dev")});
 }
 
-void Diagnostics::State::add_other_ranks() {
+void RunDiagnostics::State::add_other_ranks() {
   if (!leads() || findings.memory.empty()) return;
   for (int rank = 1; rank < world.size(); ++rank) {
     const auto theirs = world.lookup(memory_key(rank), kPatience);
-    if (!theirs) return;  // it did not come that far, or nobody keeps the board any more
+    if (!theirs) return;  // it did not come that far, or the store is gone
     const auto points = nlohmann::ordered_json::parse(*theirs);
     findings.memory.insert(findings.memory.end(), points.begin(), points.end());
   }
   if (const std::string uneven = findings.uneven_memory(); !uneven.empty()) note(uneven);
 }
 
-Diagnostics::Diagnostics(const RunConfig& config, const config::Value& values, comm::World& world) {
-  if (config.log.diagnostics) state_ = std::make_unique<State>(config, values, world);
+RunDiagnostics::RunDiagnostics(const std::optional<DiagnosticsConfig>& config,
+                               const StrategySettings& settings, std::string folder,
+                               comm::World& world) {
+  if (config) state_ = std::make_unique<State>(*config, settings, std::move(folder), world);
 }
 
-Diagnostics::~Diagnostics() = default;
+RunDiagnostics::~RunDiagnostics() = default;
 
-void Diagnostics::begin(shard::Engine& engine, const std::vector<optim::Optimizer*>& optimizers) {
+void RunDiagnostics::begin(shard::Engine& engine,
+                           const std::vector<optim::Optimizer*>& optimizers) {
   if (!state_) return;
   State& s = *state_;
   s.engine = &engine;
   s.optimizers = optimizers;
   const shard::ShardPlan& plan = engine.plan();
-  const auto matches = diag::match_lines(s.strategy, plan);
+  const auto matches = match_lines(s.strategy, plan);
   s.findings.strategy.insert(s.findings.strategy.end(), matches.begin(), matches.end());
   s.say("strategy", matches);
-  s.say("units", diag::tree_lines(plan, s.top_k));
-  s.findings.units = diag::units_json(plan);
-  s.findings.ranks = diag::rank_bytes(plan);
-  for (const std::string& sentence : diag::plan_notes(plan)) s.note(sentence);
+  s.say("units", tree_lines(plan, s.top_k));
+  s.findings.units = units_json(plan);
+  s.findings.ranks = rank_bytes(plan);
+  for (const std::string& sentence : plan_notes(plan)) s.note(sentence);
 
   const shard::MemoryInUse memory = engine.memory();
   log::info("units: this rank (", s.world.rank(), " of ", s.world.size(), ") holds ",
-            format_bytes(memory.trainable_shards), " of trainable and ",
-            format_bytes(memory.frozen_shards), " of frozen parameters");
+            format_bytes(memory.trainable_slices), " of trainable and ",
+            format_bytes(memory.frozen_slices), " of frozen parameters");
   s.check_dtypes();
-  s.say("dtypes", {diag::dtype_line(engine, *optimizers[engine.active_set()])});
+  s.say("dtypes", {dtype_line(engine, *optimizers[engine.active_set()])});
   s.write();
   s.attach();
 }
 
-void Diagnostics::mark(MemoryPoint point) {
+void RunDiagnostics::mark(MemoryPoint point) {
   if (!state_ || !state_->timeline) return;
   State& s = *state_;
   if (point == MemoryPoint::batch_start) {
@@ -228,7 +244,7 @@ void Diagnostics::mark(MemoryPoint point) {
   }
 }
 
-Numbers Diagnostics::after_step(std::int64_t step) {
+Numbers RunDiagnostics::after_step(std::int64_t step) {
   if (!state_) return {};
   State& s = *state_;
   s.peak_bytes = 0;
@@ -249,9 +265,9 @@ Numbers Diagnostics::after_step(std::int64_t step) {
   return s.config.to_loggers ? numbers : Numbers{};
 }
 
-std::int64_t Diagnostics::peak_bytes() const { return state_ ? state_->peak_bytes : 0; }
+std::int64_t RunDiagnostics::peak_bytes() const { return state_ ? state_->peak_bytes : 0; }
 
-void Diagnostics::end() {
+void RunDiagnostics::end() {
   if (!state_ || !state_->engine) return;
   State& s = *state_;
   // What was measured is worth keeping, but never worth more than the run or its first failure.
@@ -271,4 +287,4 @@ void Diagnostics::end() {
   s.engine = nullptr;
 }
 
-}  // namespace floe::train
+}  // namespace floe::diagnostics

@@ -6,33 +6,33 @@
 #include "floe/core/bytes.h"
 #include "floe/shard/plan/plan.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 namespace {
 
 std::string sharding_words(const StrategyConfig& strategy, int world) {
-  using enum StrategyConfig::Sharding;
-  switch (strategy.sharding) {
-    case full_shard:
-      return str("full_shard: slices over all ", world, " ranks, whole while a unit computes");
-    case shard_grad_op:
-      return str("shard_grad_op: slices over all ", world,
-                 " ranks, whole from a unit's forward to its backward");
-    case no_shard:
-      return str("no_shard: each of the ", world,
+  const shard::StrategyEntry& entry = shard::entry_of(strategy.sharding);
+  const char* kept =
+      entry.keep_until_backward ? ", whole from a unit's forward to its backward" : "";
+  switch (entry.sliced_over) {
+    case shard::SlicedOver::all_ranks:
+      return str(entry.name, ": slices over all ", world, " ranks",
+                 entry.keep_until_backward ? kept : ", whole while a unit computes");
+    case shard::SlicedOver::one_rank:
+      return str(entry.name, ": each of the ", world,
                  " ranks holds everything, gradients are averaged");
-    case hybrid:
-      return str("hybrid: slices over ", strategy.hybrid_shard_size, " neighbours, ",
-                 world / strategy.hybrid_shard_size, " copies");
+    case shard::SlicedOver::neighbours:
+      return str(entry.name, ": slices over ", strategy.hybrid_shard_size, " neighbours, ",
+                 world / strategy.hybrid_shard_size, " copies", kept);
   }
   return "?";
 }
 
 std::string residency_words(const FrozenConfig& frozen) {
-  using enum FrozenConfig::Residency;
+  using enum shard::Residency;
   switch (frozen.residency) {
     case sharded: return "sharded: sliced like the rest and gathered when needed";
     case resident: return "resident: a whole copy on every rank, never gathered";
-    case planned:
+    case automatic:
       return str("auto: resident as far as ",
                  frozen.memory_budget ? format_bytes(frozen.memory_budget->bytes) : "the budget",
                  " per rank goes, sliced beyond");
@@ -107,7 +107,7 @@ std::vector<std::string> strategy_lines(const StrategySettings& settings) {
   std::vector<std::string> lines;
   lines.push_back(line(str("sharding is ", sharding_words(strategy, settings.world_size)),
                        "strategy.sharding"));
-  if (strategy.sharding == StrategyConfig::Sharding::hybrid)
+  if (shard::entry_of(strategy.sharding).sliced_over == shard::SlicedOver::neighbours)
     lines.push_back(line(str("a copy is sliced over ", strategy.hybrid_shard_size, " ranks"),
                          "strategy.hybrid_shard_size"));
   lines.push_back(line(str("units are ", list(strategy.units, "not named")), "strategy.units"));
@@ -156,4 +156,4 @@ std::vector<std::string> match_lines(const StrategyConfig& strategy, const shard
   return lines;
 }
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

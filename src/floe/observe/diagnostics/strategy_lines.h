@@ -9,7 +9,7 @@
 #include "floe/shard/plan/plan.h"
 #include "floe/strategy/strategy_config.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 
 struct StrategySettings {
   const StrategyConfig& strategy;
@@ -30,4 +30,4 @@ std::vector<std::string> precision_lines(const StrategySettings& settings);
 // matched in this model.
 std::vector<std::string> match_lines(const StrategyConfig& strategy, const shard::ShardPlan& plan);
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

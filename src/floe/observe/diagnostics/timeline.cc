@@ -12,7 +12,62 @@
 #include "floe/io/file/file.h"
 #include "floe/strategy/strategy_options.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kUnitsTrack = 1, kCollectivesTrack = 2;
+
+bool is_reduction(shard::Event::Kind kind) {
+  return kind == shard::Event::Kind::reduce || kind == shard::Event::Kind::replicate;
+}
+
+Span::Kind forward_kind(const shard::Event& event) {
+  return event.phase == shard::PassPhase::backward ? Span::Kind::recompute : Span::Kind::forward;
+}
+
+// A wait of a unit is for a gather, one of nobody for a reduction.
+Span::Kind wait_kind(const shard::Event& event) {
+  return event.unit.empty() ? Span::Kind::reduce_wait : Span::Kind::gather_wait;
+}
+
+Json name_event(const char* what, int rank, int track, const std::string& name) {
+  return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", track}, {"args", {{"name", name}}}};
+}
+
+std::string label_of(const Span& span) {
+  switch (span.kind) {
+    case Span::Kind::step: return str("batch ", span.name);
+    case Span::Kind::gather_wait:
+    case Span::Kind::reduce_wait: return str(name_of(span.kind), " of ", span.group);
+    default: return str(name_of(span.kind), " ", span.name);
+  }
+}
+
+Json span_event(const Span& span, int rank) {
+  return {{"ph", "X"},
+          {"name", label_of(span)},
+          {"cat", name_of(span.kind)},
+          {"ts", span.begin_us},
+          {"dur", span.end_us - span.begin_us},
+          {"pid", rank},
+          {"tid", kUnitsTrack}};
+}
+
+Json flight_event(const Flight& flight, const char* phase, double time_us, std::size_t id,
+                  int rank) {
+  return {{"ph", phase},
+          {"name", str(shard::name_of(flight.kind), " ", flight.group)},
+          {"cat", "collective"},
+          {"id", id},
+          {"ts", time_us},
+          {"pid", rank},
+          {"tid", kCollectivesTrack},
+          {"args", {{"bytes", flight.bytes}, {"dtype", strategy::name_of(flight.dtype)}}}};
+}
+
+}  // namespace
 
 std::size_t DeviceClock::now() {
   if (device_.is_cpu()) {
@@ -46,23 +101,6 @@ double DeviceClock::microseconds(std::size_t moment) const {
   if (moment == 0) return 0;
   return 1e3 * events_.front().elapsedTime(events_[moment]);
 }
-
-namespace {
-
-bool is_reduction(shard::Event::Kind kind) {
-  return kind == shard::Event::Kind::reduce || kind == shard::Event::Kind::replicate;
-}
-
-Span::Kind forward_kind(const shard::Event& event) {
-  return event.phase == shard::Phase::backward ? Span::Kind::recompute : Span::Kind::forward;
-}
-
-// A wait of a unit is for a gather, one of nobody for a reduction.
-Span::Kind wait_kind(const shard::Event& event) {
-  return event.unit.empty() ? Span::Kind::reduce_wait : Span::Kind::gather_wait;
-}
-
-}  // namespace
 
 const char* name_of(Span::Kind kind) {
   switch (kind) {
@@ -163,49 +201,6 @@ std::vector<Span> Timeline::spans() const { return timed(spans_, span_times_); }
 
 std::vector<Flight> Timeline::flights() const { return timed(flights_, flight_times_); }
 
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-constexpr int kUnitsTrack = 1, kCollectivesTrack = 2;
-
-Json name_event(const char* what, int rank, int track, const std::string& name) {
-  return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", track}, {"args", {{"name", name}}}};
-}
-
-std::string label_of(const Span& span) {
-  switch (span.kind) {
-    case Span::Kind::step: return str("batch ", span.name);
-    case Span::Kind::gather_wait:
-    case Span::Kind::reduce_wait: return str(name_of(span.kind), " of ", span.group);
-    default: return str(name_of(span.kind), " ", span.name);
-  }
-}
-
-Json span_event(const Span& span, int rank) {
-  return {{"ph", "X"},
-          {"name", label_of(span)},
-          {"cat", name_of(span.kind)},
-          {"ts", span.begin_us},
-          {"dur", span.end_us - span.begin_us},
-          {"pid", rank},
-          {"tid", kUnitsTrack}};
-}
-
-Json flight_event(const Flight& flight, const char* phase, double time_us, std::size_t id,
-                  int rank) {
-  return {{"ph", phase},
-          {"name", str(shard::name_of(flight.kind), " ", flight.group)},
-          {"cat", "collective"},
-          {"id", id},
-          {"ts", time_us},
-          {"pid", rank},
-          {"tid", kCollectivesTrack},
-          {"args", {{"bytes", flight.bytes}, {"dtype", plan::name_of(flight.dtype)}}}};
-}
-
-}  // namespace
-
 Json trace_json(const Timeline& timeline, int rank) {
   Json events = Json::array();
   events.push_back(name_event("process_name", rank, 0, str("rank ", rank)));
@@ -232,4 +227,4 @@ void write_trace(const Timeline& timeline, const std::string& run_folder, int ra
   write_file_atomically(trace_path(run_folder, rank), trace_json(timeline, rank).dump());
 }
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

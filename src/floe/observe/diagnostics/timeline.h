@@ -1,4 +1,4 @@
-// When units computed, what they waited for and which collectives were under way.
+// When units computed, what they waited for and which collectives were under way; as a trace, too.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -14,10 +14,10 @@
 
 #include "floe/shard/observer.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 
-// Moments on a rank's device: of the stream that computes on an accelerator, of the host on the CPU.
-
+// Moments on a rank's device: of the stream that computes on an accelerator, of the host on the
+// CPU.
 class DeviceClock {
  public:
   explicit DeviceClock(c10::Device device) : device_(device) {}
@@ -76,8 +76,8 @@ class Timeline final : public shard::Observer {
   // Waits until the device is as far as the host.
   void wait() const { clock_.wait(); }
   void wait_at_most(std::chrono::milliseconds patience) const { clock_.wait_at_most(patience); }
-  // What has ended so far, in the order of its end. These do not wait: in a run that failed the device
-  // may never get further. What it has not finished is left out.
+  // What has ended so far, in the order of its end. These do not wait: in a run that failed the
+  // device may never get further. What it has not finished is left out.
   std::vector<Span> spans() const;
   std::vector<Flight> flights() const;
   bool is_of_device() const { return clock_.is_of_device(); }
@@ -113,13 +113,12 @@ class Timeline final : public shard::Observer {
   std::vector<Interval> flight_times_;
 };
 
-// A timeline in the format of chrome://tracing and ui.perfetto.dev.
-
-// Units, waits and steps nest on one track; collectives, which overlap, are asynchronous events.
+// A timeline in the format of chrome://tracing and ui.perfetto.dev: units, waits and steps nest on
+// one track; collectives, which overlap, are asynchronous events.
 nlohmann::ordered_json trace_json(const Timeline& timeline, int rank);
 
 // RUN/trace/rank_R.json; makes the folder.
 std::string trace_path(const std::string& run_folder, int rank);
 void write_trace(const Timeline& timeline, const std::string& run_folder, int rank);
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

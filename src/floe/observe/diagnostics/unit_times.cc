@@ -7,9 +7,8 @@
 
 #include "floe/core/str.h"
 #include "floe/core/table.h"
-#include "floe/observe/diagnostics/lines.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 namespace {
 
 // What a span took without the spans directly inside it.
@@ -117,7 +116,7 @@ std::vector<std::string> time_lines(const StepTimes& times, std::size_t top_k, b
                milliseconds(unit.forward_s), milliseconds(unit.backward_s),
                milliseconds(unit.reduce_wait_s)});
   }
-  std::vector<std::string> lines = text_lines(table.text());
+  std::vector<std::string> lines = table.lines();
   lines.push_back(str("a step takes ", milliseconds(times.step_s),
                       " ms: ", percent(times.compute_s(), times.step_s), " computing in units, ",
                       percent(times.gather_wait_s(), times.step_s), " waiting for gathers, ",
@@ -126,13 +125,13 @@ std::vector<std::string> time_lines(const StepTimes& times, std::size_t top_k, b
   if (5 * times.gather_wait_s() > times.step_s)
     lines.push_back(
         "waits for gathers are a large part: raise strategy.prefetch, keep frozen parameters "
-        "resident "
-        "(strategy.frozen.residency), use shard_grad_op, or give each rank more to compute");
+        "resident (strategy.frozen.residency), use shard_grad_op, or give each rank more to "
+        "compute");
   if (5 * times.reduce_wait_s() > times.step_s)
     lines.push_back(
         "waits for reductions are a large part: accumulate gradients "
-        "(train.gradient_accumulation), "
-        "reduce in a smaller dtype, or give each rank more to compute");
+        "(train.gradient_accumulation), reduce in a smaller dtype, or give each rank more to "
+        "compute");
   return lines;
 }
 
@@ -148,4 +147,4 @@ nlohmann::ordered_json times_json(const StepTimes& times) {
   return units;
 }
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

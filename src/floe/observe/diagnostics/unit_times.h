@@ -8,7 +8,7 @@
 #include "floe/observe/diagnostics/timeline.h"
 #include "floe/shard/plan/plan.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 
 // Seconds per step. Units inside a unit and waits are not part of its forward and backward.
 struct UnitTime {
@@ -43,4 +43,4 @@ std::vector<std::string> time_lines(const StepTimes& times, std::size_t top_k, b
 // [{"unit", "class", "gather_wait_s", "forward_s", "backward_s", "reduce_wait_s"}], longest first.
 nlohmann::ordered_json times_json(const StepTimes& times);
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

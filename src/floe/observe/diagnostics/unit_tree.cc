@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "floe/core/bytes.h"
+#include "floe/core/table.h"
 #include "floe/nn/module.h"
-#include "floe/observe/diagnostics/lines.h"
 #include "floe/strategy/strategy_options.h"
 
-namespace floe::diag {
+namespace floe::diagnostics {
 namespace {
 
 using shard::PlannedGroup;
@@ -84,8 +84,7 @@ void note_units(const ShardPlan& plan, std::vector<std::string>& notes) {
   if (plan.units.size() == 1) {
     notes.push_back(
         "the root is the only unit, so the whole model is gathered at once and sharding saves "
-        "memory "
-        "between steps only; name the class of the model's layers in strategy.units");
+        "memory between steps only; name the class of the model's layers in strategy.units");
     return;
   }
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
@@ -127,6 +126,23 @@ void note_uneven(const ShardPlan& plan, std::vector<std::string>& notes) {
 }
 
 }  // namespace
+
+std::vector<RankBytes> rank_bytes(const shard::ShardPlan& plan) {
+  std::vector<RankBytes> ranks(static_cast<std::size_t>(plan.world_size));
+  for (int rank = 0; rank < plan.world_size; ++rank) {
+    RankBytes& bytes = ranks[static_cast<std::size_t>(rank)];
+    bytes.rank = rank;
+    for (const shard::PlannedGroup& group : plan.groups) {
+      std::int64_t real = 0;
+      for (const shard::Piece& piece : group.layout.pieces(rank % group.shard_size))
+        real += piece.numel;
+      const auto element = static_cast<std::int64_t>(c10::elementSize(group.storage_dtype));
+      (group.trainable ? bytes.trainable_bytes : bytes.frozen_bytes) += group.slice_bytes();
+      bytes.padding_bytes += (group.layout.slice_numel() - real) * element;
+    }
+  }
+  return ranks;
+}
 
 std::vector<std::string> tree_lines(const ShardPlan& plan, std::size_t top_k) {
   std::vector<std::string> lines, classes, checkpointed;
@@ -187,8 +203,8 @@ nlohmann::ordered_json units_json(const ShardPlan& plan) {
                         {"trainable", group.trainable},
                         {"resident", group.resident},
                         {"numel", group.layout.numel()},
-                        {"shard_bytes", group.shard_bytes()},
-                        {"dtype", plan::name_of(group.storage_dtype)}});
+                        {"shard_bytes", group.slice_bytes()},
+                        {"dtype", strategy::name_of(group.storage_dtype)}});
     }
     units.push_back({{"name", plan.units[u].label()},
                      {"class", plan.units[u].class_name},
@@ -198,4 +214,4 @@ nlohmann::ordered_json units_json(const ShardPlan& plan) {
   return units;
 }
 
-}  // namespace floe::diag
+}  // namespace floe::diagnostics

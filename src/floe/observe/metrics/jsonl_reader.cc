@@ -6,7 +6,7 @@
 
 #include "floe/core/error.h"
 
-namespace floe::metrics {
+namespace floe::observe {
 
 std::string number_text(double value) {
   if (std::isnan(value)) return "NaN";
@@ -74,4 +74,4 @@ bool JsonlReader::next(JsonLine& line) {
   return true;
 }
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-namespace floe::metrics {
+namespace floe::observe {
 
 // Numbers and texts as JSON has them.
 
@@ -37,4 +37,4 @@ class JsonlReader {
   std::int64_t number_ = 0;
 };
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

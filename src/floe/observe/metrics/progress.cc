@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 
@@ -12,18 +11,13 @@
 #include "floe/core/log.h"
 #include "floe/core/str.h"
 
-namespace floe::metrics {
+namespace floe::observe {
 namespace {
 
 constexpr std::size_t kWindowSteps = 50;     // of the moving average
 constexpr double kRenewalS = 0.1;            // faster than this nobody reads
 constexpr std::size_t kUsualWidth = 80;      // of a terminal that does not tell
 constexpr std::string_view kBetween = "  ";  // parts of the line
-
-double now_s() {
-  using namespace std::chrono;
-  return duration<double>(steady_clock::now().time_since_epoch()).count();
-}
 
 std::size_t terminal_width() {
   winsize size{};
@@ -113,7 +107,7 @@ double ProgressLine::seconds_left(std::int64_t step) const {
 }
 
 void ProgressLine::update(const Progress& progress) {
-  ticks_.emplace_back(progress.step, now_s());
+  ticks_.emplace_back(progress.step, watch_.seconds());
   if (ticks_.size() > kWindowSteps + 1) ticks_.pop_front();
   const bool last = progress.step >= total_steps_;
   const double left_s = seconds_left(progress.step);
@@ -124,7 +118,7 @@ void ProgressLine::update(const Progress& progress) {
       log::info(progress_text(progress, total_steps_, left_s, 0));
     return;
   }
-  if (!last && ticks_.back().second - shown_at_s_ < kRenewalS) return;
+  if (!last && shown_at_s_ && ticks_.back().second - *shown_at_s_ < kRenewalS) return;
   shown_at_s_ = ticks_.back().second;
   // The last column stays free: some terminals wrap as soon as it is filled.
   log::set_status_line(progress_text(progress, total_steps_, left_s, terminal_width() - 1));
@@ -137,24 +131,21 @@ CountLine::CountLine(std::string what, std::string noun, double every_s)
     : what_(std::move(what)),
       noun_(std::move(noun)),
       every_s_(every_s),
-      terminal_(::isatty(STDERR_FILENO) == 1),
-      begin_s_(now_s()),
-      shown_at_s_(begin_s_) {}
+      terminal_(::isatty(STDERR_FILENO) == 1) {}
 
 CountLine::~CountLine() {
   if (terminal_) log::set_status_line("");
 }
 
 void CountLine::update(std::int64_t done) {
-  const double now = now_s();
+  const double now = watch_.seconds();
   if (now - shown_at_s_ < (terminal_ ? kRenewalS : every_s_)) return;
   shown_at_s_ = now;
-  const std::string text =
-      str(what_, ": ", counted(done, noun_), ", ", format_duration(now - begin_s_));
+  const std::string text = str(what_, ": ", counted(done, noun_), ", ", format_duration(now));
   if (terminal_)
     log::set_status_line(text.substr(0, terminal_width() - 1));
   else
     log::info(text);
 }
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

@@ -8,11 +8,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace floe::metrics {
+#include "floe/core/stopwatch.h"
+
+namespace floe::observe {
 
 // What one step has to show; what is 0 or empty is left out.
 struct Progress {
@@ -42,12 +45,13 @@ class ProgressLine {
 
   std::int64_t first_step_, total_steps_, every_steps_;
   bool terminal_;
-  double shown_at_s_ = 0;                              // when the terminal's line was last renewed
+  Stopwatch watch_;
+  std::optional<double> shown_at_s_;                   // when the terminal's line was last renewed
   std::deque<std::pair<std::int64_t, double>> ticks_;  // step and time of the latest steps
 };
 
-// How far something is that is counted and has no known end, while it lasts: on a terminal a line that
-// renews itself, elsewhere a log line every `every_s` seconds.
+// How far something is that is counted and has no known end, while it lasts: on a terminal a line
+// that renews itself, elsewhere a log line every `every_s` seconds.
 //
 //   CountLine line("validation", "batch");
 //   while (…) line.update(++done);            // "validation: 120 batches, 31 s"
@@ -64,13 +68,15 @@ class CountLine {
   std::string what_, noun_;
   double every_s_;
   bool terminal_;
-  double begin_s_, shown_at_s_;
+  Stopwatch watch_;
+  double shown_at_s_ = 0;
 };
 
-// One line of at most `width` characters (0: any width). Parts at the end go first when it is too long.
+// One line of at most `width` characters (0: any width). Parts at the end go first when it is too
+// long.
 std::string progress_text(const Progress& progress, std::int64_t total_steps, double seconds_left,
                           std::size_t width);
 // "4 s", "4 min 10 s", "2 h 05 min", "3 d 4 h"
 std::string format_duration(double seconds);
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

@@ -11,7 +11,6 @@
 #include "floe/observe/report/html.h"
 
 namespace floe::report {
-
 namespace {
 
 constexpr double kMost = 1e300;  // sums and differences of such values stay finite
@@ -69,7 +68,8 @@ double Series::most() const {
 }
 
 std::vector<double> Series::smoothed() const {
-  // An average that only looks back lags behind a falling loss, so that one from either end is taken.
+  // An average that only looks back lags behind a falling loss, so that one from either end is
+  // taken.
   const double decay = 1 - 1 / std::max(1.0, static_cast<double>(buckets_.size()) / 30);
   std::vector<double> averages(buckets_.size());
   const auto add_average = [&](std::size_t first, std::size_t step) {
@@ -276,13 +276,13 @@ std::string legend(const Chart& chart) {
 std::string points(const Chart& chart, const Axes& axes) {
   std::string json =
       str("{\"bytes\":", chart.bytes ? "true" : "false", ",\"left\":", kLeft,
-          ",\"right\":", kWidth - kRight, ",\"first\":", metrics::number_text(axes.x_range().least),
-          ",\"last\":", metrics::number_text(axes.x_range().most), ",\"lines\":[");
+          ",\"right\":", kWidth - kRight, ",\"first\":", observe::number_text(axes.x_range().least),
+          ",\"last\":", observe::number_text(axes.x_range().most), ",\"lines\":[");
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
     json += i ? ",[" : "[";
     const auto& buckets = chart.lines[i].series->buckets();
     for (std::size_t k = 0; k < buckets.size(); ++k)
-      json += str(k ? "," : "", "[", metrics::number_text(buckets[k].step()), ",",
+      json += str(k ? "," : "", "[", observe::number_text(buckets[k].step()), ",",
                   printed("%.6g", buckets[k].mean()), "]");
     json += "]";
   }

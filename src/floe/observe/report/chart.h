@@ -1,4 +1,4 @@
-// A line chart as inline SVG.
+// Line charts as inline SVG.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,7 @@
 
 namespace floe::report {
 
-// One value over the steps of a run of any length, in bounded memory: neighbouring steps share a
-// bucket once there are many.
-
+// Neighbouring steps that share a point of a curve.
 struct Bucket {
   std::int64_t first_step = 0, last_step = 0;
   std::int64_t count = 0;
@@ -20,6 +18,8 @@ struct Bucket {
   double mean() const { return sum / static_cast<double>(count); }
 };
 
+// One value over the steps of a run of any length, in bounded memory: neighbouring steps share a
+// bucket once there are many.
 class Series {
  public:
   Series();

@@ -120,7 +120,7 @@ std::vector<Band> bands_of(const Phases& phases) {
 }
 
 // What the single rate of the records leaves out.
-std::string rates_note(const RunFolder& run) {
+std::string rates_note(const LoggedRun& run) {
   constexpr std::string_view kPatterns = "train.optimizer.lr_patterns.";
   std::vector<std::string> rates;
   for (const auto& [name, value] : run.settings)
@@ -136,7 +136,7 @@ std::string section_html(const std::string& title, const std::string& charts) {
 }
 
 // What no section knows: a chart each, or a row of a table for what was logged a few times only.
-std::string other_values(const RunFolder& run, const std::set<std::string>& placed) {
+std::string other_values(const LoggedRun& run, const std::set<std::string>& placed) {
   constexpr std::int64_t kFewSteps = 3;
   std::string charts, rows;
   for (const auto& [name, series] : run.series) {
@@ -160,7 +160,7 @@ std::string other_values(const RunFolder& run, const std::set<std::string>& plac
 
 }  // namespace
 
-std::string curve_sections(const RunFolder& run) {
+std::string curve_sections(const LoggedRun& run) {
   if (run.num_records == 0) return "";
   std::string html;
   std::set<std::string> placed;

@@ -8,15 +8,16 @@
 #include "floe/io/file/json_text.h"
 
 namespace floe::report {
-
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr std::int64_t kMostFileBytes = 256 * kMiB;
-constexpr std::int64_t kMostCount = 1LL
-                                    << 50;  // of bytes and elements: sums stay far from overflow
+// Of bytes and elements: sums stay far from overflow.
+constexpr std::int64_t kMostCount = 1LL << 50;
 constexpr double kMostSeconds = 1e12;
+constexpr std::size_t kMostTurns = 1000, kMostSwitches = 100, kMostOwners = 200;
 
 // Reads the members of one object; errors name the file and the member.
 class Members {
@@ -129,28 +130,6 @@ UnitTime read_time(const json& value, const std::string& where) {
   return time;
 }
 
-}  // namespace
-
-Diagnostics read_diagnostics(const std::string& path) {
-  const json text = parse_json(read_text(path, kMostFileBytes), path);
-  const Members members(text, str("'", path, "'"));
-  Diagnostics diagnostics;
-  members.list("strategy", diagnostics.strategy, read_text_item);
-  members.list("notes", diagnostics.notes, read_text_item);
-  members.list("units", diagnostics.units, read_unit);
-  members.list("ranks", diagnostics.ranks, read_rank);
-  members.list("memory", diagnostics.memory, read_memory);
-  members.list("times", diagnostics.times, read_time);
-  return diagnostics;
-}
-
-namespace {
-
-using nlohmann::ordered_json;
-
-constexpr std::size_t kMostTurns = 1000, kMostSwitches = 100, kMostOwners = 200;
-constexpr std::int64_t kMostBytes = 1LL << 50;  // sums stay far from overflow
-
 const ordered_json* member(const ordered_json& object, const char* key) {
   if (!object.is_object()) return nullptr;
   const auto found = object.find(key);
@@ -169,12 +148,25 @@ PhaseSwitch::Bytes bytes_of(const ordered_json& memory, const char* key) {
   for (const auto& [name, value] : owners->items()) {
     if (!value.is_number_integer() || bytes.size() == kMostOwners) continue;
     const auto count = value.get<std::int64_t>();
-    if (count >= 0 && count <= kMostBytes) bytes.emplace_back(name, count);
+    if (count >= 0 && count <= kMostCount) bytes.emplace_back(name, count);
   }
   return bytes;
 }
 
 }  // namespace
+
+LoggedDiagnostics read_diagnostics(const std::string& path) {
+  const json text = parse_json(read_text(path, kMostFileBytes), path);
+  const Members members(text, str("'", path, "'"));
+  LoggedDiagnostics diagnostics;
+  members.list("strategy", diagnostics.strategy, read_text_item);
+  members.list("notes", diagnostics.notes, read_text_item);
+  members.list("units", diagnostics.units, read_unit);
+  members.list("ranks", diagnostics.ranks, read_rank);
+  members.list("memory", diagnostics.memory, read_memory);
+  members.list("times", diagnostics.times, read_time);
+  return diagnostics;
+}
 
 void Phases::add_step(std::int64_t step, const std::string& name) {
   if (has_more_turns) return;

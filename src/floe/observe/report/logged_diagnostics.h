@@ -1,4 +1,5 @@
-// RUN/diagnostics.json: what the trainer saw of its own engine. docs/metrics.md has the format.
+// What a run has logged about its own engine: RUN/diagnostics.json (docs/metrics.md has the
+// format), and the phases in the lines of metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ struct MemoryPoint {
   std::int64_t current_bytes = 0, peak_bytes = 0;
 };
 
-struct Diagnostics {
+struct LoggedDiagnostics {
   std::vector<std::string> strategy, notes;
   std::vector<Unit> units;
   std::vector<RankBytes> ranks;
@@ -49,10 +50,7 @@ struct Diagnostics {
 };
 
 // Keys that are not there leave their part empty. Throws DataError for a value of another type.
-Diagnostics read_diagnostics(const std::string& path);
-
-// Which set of parameters trained when, and whose memory it was around each switch: from the lines of
-// metrics.jsonl.
+LoggedDiagnostics read_diagnostics(const std::string& path);
 
 // Steps in a row that trained the same phase.
 struct PhaseTurn {
@@ -69,6 +67,7 @@ struct PhaseSwitch {
   Bytes before, after;  // "host." is in front of owners of host memory
 };
 
+// Which set of parameters trained when, and whose memory it was around each switch.
 struct Phases {
   std::vector<PhaseTurn> turns;
   std::vector<PhaseSwitch> switches;
@@ -77,8 +76,8 @@ struct Phases {
 
   // The text `phase` of a step's record.
   void add_step(std::int64_t step, const std::string& name);
-  // The object `phase_switch` of a step's record; members that are missing or of another kind are left
-  // out.
+  // The object `phase_switch` of a step's record; members that are missing or of another kind are
+  // left out.
   void add_switch(std::int64_t step, const nlohmann::ordered_json& content);
 
   // Every phase once, in the order in which they first trained.

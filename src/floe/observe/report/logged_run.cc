@@ -13,7 +13,6 @@
 #include "floe/observe/metrics/jsonl_reader.h"
 
 namespace floe::report {
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -61,32 +60,11 @@ RankLog read_log(const fs::path& path, std::int64_t rank) {
   return log;
 }
 
-}  // namespace
-
-std::vector<RankLog> read_rank_logs(const std::string& folder) {
-  std::vector<std::pair<std::int64_t, fs::path>> found;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(folder, none))
-    if (const std::int64_t rank = rank_of(entry.path().filename().string());
-        rank >= 0 && entry.is_regular_file())
-      found.emplace_back(rank, entry.path());
-  std::sort(found.begin(), found.end());
-  if (found.size() > kMostLogs) found.resize(kMostLogs);
-
-  std::vector<RankLog> logs;
-  for (const auto& [rank, path] : found) logs.push_back(read_log(path, rank));
-  return logs;
-}
-
-namespace {
-
-namespace fs = std::filesystem;
-
 constexpr std::size_t kMostSeries = 500;  // names are the trainer's own; more are damage
 constexpr std::size_t kMostEvents = 200;
 constexpr std::int64_t kMostNamedDamages = 10;  // of lines; the others are only counted
 
-void add_settings(const std::string& name, const config::Value& value, RunFolder& run) {
+void add_settings(const std::string& name, const config::Value& value, LoggedRun& run) {
   const auto* map = value.as<config::Map>();
   if (map && !map->empty()) {
     for (const auto& [key, part] : *map)
@@ -97,7 +75,7 @@ void add_settings(const std::string& name, const config::Value& value, RunFolder
   run.settings.emplace_back(name, plain ? value.scalar_text() : config::write_inline_yaml(value));
 }
 
-void read_settings(const fs::path& path, RunFolder& run) {
+void read_settings(const fs::path& path, LoggedRun& run) {
   if (!fs::exists(path)) {
     run.problems.push_back("There is no config.yaml, so the settings of the run are unknown.");
     return;
@@ -112,9 +90,9 @@ void read_settings(const fs::path& path, RunFolder& run) {
 // Puts the numbers of one line where they belong.
 class RecordReader {
  public:
-  explicit RecordReader(RunFolder& run) : run_(run) {}
+  explicit RecordReader(LoggedRun& run) : run_(run) {}
 
-  void add(const metrics::JsonLine& line) {
+  void add(const observe::JsonLine& line) {
     if (run_.num_records++ == 0) run_.first_step = line.step;
     run_.last_step = line.step;
     for (const auto& [name, value] : line.values.items()) {
@@ -159,19 +137,19 @@ class RecordReader {
     }
     return &run_.series[place->second].series;
   }
-  RunFolder& run_;
+  LoggedRun& run_;
   std::unordered_map<std::string, std::size_t> places_;
   std::unordered_map<std::string, std::string> texts_;  // the last of each name
 };
 
-void read_metrics(const fs::path& path, RunFolder& run) {
+void read_metrics(const fs::path& path, LoggedRun& run) {
   if (!fs::is_regular_file(path)) {
     run.problems.push_back("There is no metrics.jsonl, so there are no curves.");
     return;
   }
   RecordReader records(run);
-  metrics::JsonlReader reader(path.string());
-  for (metrics::JsonLine line; reader.next(line);) {
+  observe::JsonlReader reader(path.string());
+  for (observe::JsonLine line; reader.next(line);) {
     if (line.problem.empty()) {
       records.add(line);
     } else if (++run.num_damaged_lines <= kMostNamedDamages) {
@@ -185,7 +163,7 @@ void read_metrics(const fs::path& path, RunFolder& run) {
   if (run.num_records == 0) run.problems.push_back("metrics.jsonl holds no step yet.");
 }
 
-void read_own_diagnostics(const fs::path& path, RunFolder& run) {
+void read_own_diagnostics(const fs::path& path, LoggedRun& run) {
   if (!fs::exists(path)) {
     run.problems.push_back(
         "There is no diagnostics.json, so units and memory by phase are unknown "
@@ -201,13 +179,28 @@ void read_own_diagnostics(const fs::path& path, RunFolder& run) {
 
 }  // namespace
 
-const Series* RunFolder::find(const std::string& series_name) const {
+std::vector<RankLog> read_rank_logs(const std::string& folder) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none))
+    if (const std::int64_t rank = rank_of(entry.path().filename().string());
+        rank >= 0 && entry.is_regular_file())
+      found.emplace_back(rank, entry.path());
+  std::sort(found.begin(), found.end());
+  if (found.size() > kMostLogs) found.resize(kMostLogs);
+
+  std::vector<RankLog> logs;
+  for (const auto& [rank, path] : found) logs.push_back(read_log(path, rank));
+  return logs;
+}
+
+const Series* LoggedRun::find(const std::string& series_name) const {
   for (const auto& [name, series] : series)
     if (name == series_name) return &series;
   return nullptr;
 }
 
-const std::string* RunFolder::setting(const std::string& setting_name) const {
+const std::string* LoggedRun::setting(const std::string& setting_name) const {
   for (const auto& [name, text] : settings)
     if (name == setting_name) return &text;
   return nullptr;
@@ -217,12 +210,12 @@ bool is_loss(const std::string& series_name) {
   return (series_name == "loss" || series_name.starts_with("loss_")) && series_name != "loss_scale";
 }
 
-RunFolder read_run_folder(const std::string& folder) {
+LoggedRun read_logged_run(const std::string& folder) {
   require<DataError>(fs::is_directory(folder), "'", folder, "' is not the folder of a run");
   const fs::path top(folder);
   require<DataError>(fs::exists(top / "config.yaml") || fs::exists(top / "metrics.jsonl"), "'",
                      folder, "' holds no run: expected config.yaml or metrics.jsonl in it");
-  RunFolder run;
+  LoggedRun run;
   run.folder = folder;
   read_settings(top / "config.yaml", run);
   read_metrics(top / "metrics.jsonl", run);

@@ -1,4 +1,4 @@
-// The logs of a run's ranks, cut down to what a reader looks for first.
+// What a run has left behind, as far as it can be read.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace floe::report {
 
-// RUN/logs/rank_R.log
+// RUN/logs/rank_R.log, cut down to what a reader looks for first.
 struct RankLog {
   std::int64_t rank = 0;
   std::int64_t num_lines = 0, num_warnings = 0, num_errors = 0;
@@ -22,8 +22,6 @@ struct RankLog {
 
 // rank_R.log of this folder, by rank; none when there is no such folder.
 std::vector<RankLog> read_rank_logs(const std::string& folder);
-
-// What a run has left behind, as far as it can be read.
 
 struct NamedSeries {
   std::string name;
@@ -36,7 +34,7 @@ struct Event {
   std::string name, text;
 };
 
-struct RunFolder {
+struct LoggedRun {
   std::string folder, name;
 
   std::vector<std::pair<std::string, std::string>> settings;  // {"train.steps", "100"}
@@ -48,7 +46,7 @@ struct RunFolder {
   double first_time_s = 0, last_time_s = 0;  // unix time; 0 when unknown
   std::int64_t num_damaged_lines = 0;
 
-  std::optional<Diagnostics> diagnostics;
+  std::optional<LoggedDiagnostics> diagnostics;
   std::vector<RankLog> logs;
 
   std::vector<std::string> problems;  // what is missing or damaged, one sentence each
@@ -61,6 +59,6 @@ struct RunFolder {
 bool is_loss(const std::string& series_name);
 
 // Throws DataError when there is no such folder or nothing of a run in it.
-RunFolder read_run_folder(const std::string& folder);
+LoggedRun read_logged_run(const std::string& folder);
 
 }  // namespace floe::report

@@ -1,4 +1,3 @@
-// Which phase trained when, and whose memory it was before and after each switch.
 #include <algorithm>
 #include <map>
 
@@ -116,7 +115,7 @@ std::string turns_table(const Phases& phases) {
 
 }  // namespace
 
-std::string phase_section(const RunFolder& run) {
+std::string phase_section(const LoggedRun& run) {
   const Phases& phases = run.phases;
   if (phases.turns.empty() && phases.switches.empty()) return "";
   std::string html = "<section><h2>Phases</h2>";

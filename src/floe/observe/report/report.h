@@ -7,6 +7,6 @@
 
 namespace floe::report {
 
-std::string report_html(const RunFolder& run);
+std::string report_html(const LoggedRun& run);
 
 }  // namespace floe::report

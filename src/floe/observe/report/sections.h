@@ -1,4 +1,5 @@
-// The parts of the report, each as HTML; empty where a run has nothing to show.
+// The parts of the report that have files of their own, each as HTML; empty where a run has nothing
+// to show.
 #pragma once
 
 #include <string>
@@ -7,14 +8,9 @@
 
 namespace floe::report {
 
-std::string summary_section(const RunFolder& run);
-std::string curve_sections(const RunFolder& run);
-std::string phase_section(const RunFolder& run);
-std::string memory_section(const RunFolder& run);
-std::string unit_section(const RunFolder& run);
-std::string time_section(const RunFolder& run);
-std::string settings_section(const RunFolder& run);
-std::string log_section(const RunFolder& run);
-std::string problem_section(const RunFolder& run);
+// Every value over the steps, by subject.
+std::string curve_sections(const LoggedRun& run);
+// Which phase trained when, and whose memory it was before and after each switch.
+std::string phase_section(const LoggedRun& run);
 
 }  // namespace floe::report

@@ -12,7 +12,7 @@
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 
-namespace floe::metrics {
+namespace floe::observe {
 namespace {
 
 std::string pieces(std::int64_t count) {
@@ -54,7 +54,7 @@ bool AppendFile::put_waiting() {
     waiting_bytes_ -= waiting_.front().size();
     waiting_.pop_front();
   }
-  if (!std::exchange(told_again_, true))
+  if (!std::exchange(recovered_, true))
     log::info("'", path_, "' is written again; ",
               num_missing_ == 0 ? "nothing is missing in it" : pieces(num_missing_));
   return true;
@@ -80,11 +80,11 @@ bool AppendFile::put(std::string_view piece) {
 
 bool AppendFile::fail(int reason) {
   problem_ = std::strerror(reason);
-  if (!std::exchange(told_, true))
+  if (!std::exchange(warned_, true))
     log::warn("'", path_, "' cannot be written (", problem_,
               "); the run goes on, and what belongs there waits in memory, at most ",
               format_bytes(static_cast<std::int64_t>(most_waiting_)), ", until it can");
   return false;
 }
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

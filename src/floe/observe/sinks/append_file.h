@@ -1,10 +1,10 @@
 // A file that only grows, a whole piece (a line, a record) at a time.
 //
 // Note [A log is never worth a run]
-// A disk may be full, or gone, for a while. What cannot be written then waits in memory, up to a bound,
-// and goes to the file as soon as that works again; a piece that was written in part is taken back, so
-// that the file holds whole pieces only. The first failure is a warning, and pieces that never get
-// there are counted and told at the end.
+// A disk may be full, or gone, for a while. What cannot be written then waits in memory, up to a
+// bound, and goes to the file as soon as that works again; a piece that was written in part is
+// taken back, so that the file holds whole pieces only. The first failure is a warning, and pieces
+// that never get there are counted and reported at the end.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace floe::metrics {
+namespace floe::observe {
 
 class AppendFile {
  public:
@@ -47,8 +47,8 @@ class AppendFile {
   std::deque<std::string> waiting_;
   std::size_t waiting_bytes_ = 0;
   std::int64_t num_missing_ = 0;
-  std::string problem_;  // why the last write failed
-  bool told_ = false, told_again_ = false;
+  std::string problem_;                      // why the last write failed
+  bool warned_ = false, recovered_ = false;  // and said so
 };
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

@@ -3,21 +3,51 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <span>
 
 #include "floe/core/log.h"
+#include "floe/core/str.h"
 #include "floe/io/file/file.h"
 #include "floe/observe/metrics/jsonl_reader.h"
+#include "floe/observe/sinks/append_file.h"
+#include "floe/observe/sinks/sink.h"
 
-namespace floe::metrics {
+namespace floe::observe {
+namespace {
 
 namespace fs = std::filesystem;
 
-namespace {
+struct JsonlConfig {
+  bool jsonl = true;
+};
+void describe(config::Schema<JsonlConfig>& s) {
+  s.field("jsonl", &JsonlConfig::jsonl, "Write every step to metrics.jsonl");
+}
 
-std::string lines(std::int64_t count) { return str(count, count == 1 ? " line" : " lines"); }
+class JsonlSink : public Sink {
+ public:
+  explicit JsonlSink(const RunInfo& run) {
+    const std::string path = (fs::path(run.folder) / "metrics.jsonl").string();
+    // A fresh run may log a step 0 of its own, so that nothing of an earlier run stays.
+    if (fs::exists(path))
+      trim_jsonl(path,
+                 run.first_step > 0 ? run.first_step : std::numeric_limits<std::int64_t>::min());
+    file_ = std::make_unique<AppendFile>(path);
+  }
+  void write(const Record& record) override { file_->append(json_line(record)); }
+
+ private:
+  std::unique_ptr<AppendFile> file_;
+};
+
+std::unique_ptr<Sink> open_jsonl(const JsonlConfig& config, const RunInfo& run) {
+  return config.jsonl ? std::make_unique<JsonlSink>(run) : nullptr;
+}
 
 }  // namespace
+
+SinkType jsonl_sink() { return sink_type(open_jsonl); }
 
 std::string json_line(const Record& record) {
   std::string line = str("{\"step\":", record.step, ",\"time\":", number_text(record.time_s));
@@ -68,21 +98,11 @@ void trim_jsonl(const std::string& path, std::int64_t last_step) {
   });
   file.commit();
   if (num_later > 0)
-    log::info("'", path, "': took back ", lines(num_later), ", since the steps run again");
+    log::info("'", path, "': took back ", counted(num_later, "line"),
+              ", since the steps run again");
   if (num_damaged > 0)
-    log::warn("'", path, "': removed ", lines(num_damaged),
+    log::warn("'", path, "': removed ", counted(num_damaged, "line"),
               " that were damaged, beginning with line ", damaged_line);
 }
 
-JsonlLogger::JsonlLogger(const RunInfo& run) {
-  const std::string path = (fs::path(run.folder) / "metrics.jsonl").string();
-  // A fresh run may log a step 0 of its own, so that nothing of an earlier run stays.
-  if (fs::exists(path))
-    trim_jsonl(path,
-               run.first_step > 0 ? run.first_step : std::numeric_limits<std::int64_t>::min());
-  file_ = std::make_unique<AppendFile>(path);
-}
-
-void JsonlLogger::write(const Record& record) { file_->append(json_line(record)); }
-
-}  // namespace floe::metrics
+}  // namespace floe::observe

@@ -1,4 +1,4 @@
-// RUN/metrics.jsonl: one line of JSON per optimizer step.
+// The lines of RUN/metrics.jsonl, one per optimizer step.
 //
 //   {"step":1,"time":1731664800.25,"loss_laion":2.5,"lr":0.0001}
 //
@@ -6,28 +6,18 @@
 // pandas); what it was is kept beside the values: "not_finite":{"loss_laion":"NaN"}.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 #include <string>
 
-#include "floe/observe/sinks/append_file.h"
-#include "floe/observe/sinks/logger.h"
+#include "floe/observe/metrics/record.h"
 
-namespace floe::metrics {
-
-class JsonlLogger : public Logger {
- public:
-  explicit JsonlLogger(const RunInfo& run);
-  void write(const Record& record) override;
-
- private:
-  std::unique_ptr<AppendFile> file_;
-};
+namespace floe::observe {
 
 // The line of a record, with its newline.
 std::string json_line(const Record& record);
 
-// Leaves the lines of steps up to last_step, each step once and in order; the file is replaced in one
-// go, and only when something has to leave. Lines that are no records leave as well.
+// Leaves the lines of steps up to last_step, each step once and in order; the file is replaced in
+// one go, and only when something has to leave. Lines that are no records leave as well.
 void trim_jsonl(const std::string& path, std::int64_t last_step);
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

@@ -1,11 +1,10 @@
-#include "floe/observe/metrics/protobuf.h"
+#include "floe/observe/sinks/protobuf.h"
 
 #include <bit>
-#include <nlohmann/json.hpp>
 
 #include "floe/core/utf8.h"
 
-namespace floe::metrics {
+namespace floe::observe {
 namespace {
 
 enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
@@ -15,11 +14,11 @@ void put_varint(std::string& out, std::uint64_t value) {
   out.push_back(static_cast<char>(value));
 }
 
+}  // namespace
+
 void put_fixed(std::string& out, std::uint64_t value, int num_bytes) {
   for (int i = 0; i < num_bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
 }
-
-}  // namespace
 
 void Message::tag(int field, int wire_type) {
   put_varint(bytes_, static_cast<std::uint64_t>(field) << 3 | static_cast<unsigned>(wire_type));
@@ -50,7 +49,9 @@ Message& Message::bytes(int field, std::string_view value) {
   return *this;
 }
 
-Message& Message::text(int field, const std::string& value) { return bytes(field, as_utf8(value)); }
+Message& Message::text(int field, const std::string& value) {
+  return bytes(field, replace_invalid_utf8(value));
+}
 
 bool FieldReader::varint(std::uint64_t& value) {
   value = 0;
@@ -102,11 +103,4 @@ bool FieldReader::next(Field& field) {
   return true;
 }
 
-std::string as_utf8(const std::string& text) {
-  using nlohmann::json;
-  if (is_utf8(text)) return text;
-  const auto replace = json::error_handler_t::replace;
-  return json::parse(json(text).dump(-1, ' ', false, replace)).get<std::string>();
-}
-
-}  // namespace floe::metrics
+}  // namespace floe::observe

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace floe::metrics {
+namespace floe::observe {
 
 // A message under construction. Field numbers are those of the .proto file.
 class Message {
@@ -50,7 +50,7 @@ class FieldReader {
   bool damaged_ = false;
 };
 
-// The text with every byte that is not UTF-8 replaced.
-std::string as_utf8(const std::string& text);
+// Appends so many bytes of a number, the lowest first.
+void put_fixed(std::string& out, std::uint64_t value, int num_bytes);
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

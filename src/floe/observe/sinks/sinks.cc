@@ -1,26 +1,28 @@
-#include "floe/observe/sinks/logger.h"
+#include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
-#include <optional>
+#include <vector>
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/observe/sinks/jsonl.h"
-#include "floe/observe/sinks/tensorboard.h"
-#include "floe/observe/sinks/wandb.h"
+#include "floe/observe/sinks/sink.h"
 
-namespace floe::metrics {
+namespace floe::observe {
+
+// The sinks, in the order of their settings; each is in the file of its name.
+SinkType tensorboard_sink();
+SinkType jsonl_sink();
+SinkType wandb_sink();
+
 namespace {
 
-// What the file system refuses is reported like everything else.
-template <class Work>
-void as_own_errors(const Work& work) {
-  try {
-    work();
-  } catch (const std::filesystem::filesystem_error& error) {
-    throw Error(str("cannot write the logs: ", error.what()));
-  }
+const std::vector<SinkType>& sink_types() {
+  static const std::vector<SinkType> types{
+      tensorboard_sink(),
+      jsonl_sink(),
+      wandb_sink(),
+  };
+  return types;
 }
 
 // A log is never worth a run.
@@ -33,59 +35,64 @@ void warn_of_errors(const std::string& what, const Work& work) {
   }
 }
 
-// Hands everything to several loggers, and holds the caller to growing steps: each of them relies on it.
-class AllLoggers : public Logger {
+// Hands everything to several sinks, and holds the caller to growing steps: each of them relies on
+// it.
+class AllSinks : public Sink {
  public:
-  explicit AllLoggers(std::int64_t first_step) : last_step_(first_step > 0 ? first_step : -1) {}
+  explicit AllSinks(std::int64_t first_step) : last_step_(first_step > 0 ? first_step : -1) {}
 
-  void add(std::unique_ptr<Logger> logger) { loggers_.push_back(std::move(logger)); }
+  void add(std::unique_ptr<Sink> sink) { sinks_.push_back(std::move(sink)); }
 
   void write(const Record& record) override {
     require(record.step > last_step_, "the metrics of step ", record.step,
             " came after those of step ", last_step_, "; steps must grow");
-    for (auto& logger : loggers_) logger->write(record);
+    for (auto& sink : sinks_) sink->write(record);
     last_step_ = record.step;
   }
   void add_files(const std::string& path, const std::string& name) override {
-    for (auto& logger : loggers_)
+    for (auto& sink : sinks_)
       warn_of_errors(str("'", path, "' could not be attached to the logs"),
-                     [&] { logger->add_files(path, name); });
+                     [&] { sink->add_files(path, name); });
   }
   void finish(int exit_code) override {
-    for (auto& logger : loggers_)
-      warn_of_errors("a log could not be closed", [&] { logger->finish(exit_code); });
-    loggers_.clear();  // says what is missing
+    for (auto& sink : sinks_)
+      warn_of_errors("a log could not be closed", [&] { sink->finish(exit_code); });
+    sinks_.clear();  // says what is missing
   }
 
  private:
   std::int64_t last_step_;
-  std::vector<std::unique_ptr<Logger>> loggers_;
+  std::vector<std::unique_ptr<Sink>> sinks_;
 };
 
 }  // namespace
 
-double unix_time_s() {
-  using namespace std::chrono;
-  return duration<double>(system_clock::now().time_since_epoch()).count();
+void describe(config::Schema<SinkConfigs>& s) {
+  for (const SinkType& type : sink_types()) type.describe(s);
 }
 
-std::unique_ptr<Logger> open_logger(const RunInfo& given, const LoggerOptions& options) {
-  const std::string& mode = options.wandb_mode;
-  const bool wandb = mode == "offline" || mode == "online";
-  require<ConfigError>(wandb || mode == "disabled", "log.wandb.mode: '", mode,
-                       "' is not one of disabled, offline, online");
+void check_sinks(const SinkConfigs& configs) {
+  for (const SinkType& type : sink_types()) type.check(configs);
+}
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+std::unique_ptr<Sink> open_sinks(const SinkConfigs& configs, const RunInfo& given) {
   RunInfo run = given;
   if (run.start_time_s == 0) run.start_time_s = unix_time_s();
-  auto all = std::make_unique<AllLoggers>(run.first_step);
-  as_own_errors([&] {
+  auto all = std::make_unique<AllSinks>(run.first_step);
+  try {
     std::filesystem::create_directories(run.folder);
-    if (options.jsonl) all->add(std::make_unique<JsonlLogger>(run));
-    if (options.tensorboard) all->add(std::make_unique<TensorboardLogger>(run));
-    if (wandb)
-      all->add(std::make_unique<WandbLogger>(
-          run, mode == "online" ? std::optional(options.upload_every_s) : std::nullopt));
-  });
+    for (const SinkType& type : sink_types())
+      if (auto sink = type.open(configs, run)) all->add(std::move(sink));
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw Error(str("cannot write the logs: ", error.what()));
+  }
   return all;
 }
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

@@ -1,3 +1,6 @@
+// RUN/tensorboard/events.out.tfevents...: what `tensorboard --logdir RUN/tensorboard` shows. Every
+// value is a scalar under its own name, the settings are in the HPARAMS tab, and the resolved
+// configuration is the text "config".
 #include "floe/observe/sinks/tensorboard.h"
 
 #include <unistd.h>
@@ -6,15 +9,22 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <map>
+#include <memory>
 
-#include "floe/core/error.h"
-#include "floe/observe/sinks/wandb_records.h"
+#include "floe/core/str.h"
+#include "floe/core/utf8.h"
+#include "floe/observe/sinks/append_file.h"
+#include "floe/observe/sinks/protobuf.h"
+#include "floe/observe/sinks/sink.h"
 
-namespace floe::metrics {
-
+namespace floe::observe {
 namespace {
 
-constexpr std::array<std::uint32_t, 256> make_table() {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::array<std::uint32_t, 256> make_crc_table() {
   constexpr std::uint32_t kReflectedPolynomial = 0x82f63b78U;
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -25,22 +35,11 @@ constexpr std::array<std::uint32_t, 256> make_table() {
   return table;
 }
 
-constexpr auto kTable = make_table();
+constexpr auto kCrcTable = make_crc_table();
 
-}  // namespace
+using Settings = std::vector<std::pair<std::string, json>>;
 
-std::uint32_t crc32c(std::string_view bytes) {
-  std::uint32_t rest = ~0U;
-  for (const char c : bytes)
-    rest = rest >> 8 ^ kTable[(rest ^ static_cast<unsigned char>(c)) & 0xff];
-  return ~rest;
-}
-
-namespace {
-
-using Settings = std::vector<std::pair<std::string, nlohmann::json>>;
-
-void flatten(const std::string& name, const nlohmann::json& value, Settings& settings) {
+void flatten(const std::string& name, const json& value, Settings& settings) {
   if (!value.is_object() || value.empty()) {
     settings.emplace_back(name, value);
     return;
@@ -51,16 +50,29 @@ void flatten(const std::string& name, const nlohmann::json& value, Settings& set
 
 }  // namespace
 
-Settings flat_config(const nlohmann::json& config) {
+std::uint32_t crc32c(std::string_view bytes) {
+  std::uint32_t rest = ~0U;
+  for (const char c : bytes)
+    rest = rest >> 8 ^ kCrcTable[(rest ^ static_cast<unsigned char>(c)) & 0xff];
+  return ~rest;
+}
+
+std::string tf_record(std::string_view bytes) {
+  std::string record;
+  put_fixed(record, bytes.size(), 8);
+  put_fixed(record, masked_crc(crc32c(record)), 4);
+  record += bytes;
+  put_fixed(record, masked_crc(crc32c(bytes)), 4);
+  return record;
+}
+
+Settings flat_config(const json& config) {
   Settings settings;
   if (config.is_object() && !config.empty()) flatten("", config, settings);
   return settings;
 }
 
 namespace {
-
-namespace fs = std::filesystem;
-using nlohmann::json;
 
 // Field numbers of tensorflow.Event and tensorflow.Summary, and of what is in them.
 namespace event {
@@ -75,10 +87,6 @@ enum { tag = 1, simple_value = 2, tensor = 8, metadata = 9 };
 
 constexpr std::string_view kFilePrefix = "events.out.tfevents.";
 
-void put_little_endian(std::string& out, std::uint64_t number, int num_bytes) {
-  for (int i = 0; i < num_bytes; ++i) out.push_back(static_cast<char>(number >> (8 * i)));
-}
-
 // SummaryMetadata{plugin_data{plugin_name, content}}
 Message plugin(const std::string& name, const Message& content) {
   return Message().message(1, Message().text(1, name).message(2, content));
@@ -87,7 +95,7 @@ Message plugin(const std::string& name, const Message& content) {
 // TensorProto: one string
 Message text_tensor(const std::string& text) {
   constexpr int kString = 7;
-  return Message().integer(1, kString).message(2, Message()).bytes(8, as_utf8(text));
+  return Message().integer(1, kString).message(2, Message()).bytes(8, replace_invalid_utf8(text));
 }
 
 Message text_value(const std::string& tag, const std::string& text) {
@@ -146,18 +154,29 @@ std::string new_file_name(const fs::path& folder, double time_s, bool& first) {
   return str(kFilePrefix, seconds, ".", host_name(), ".", ::getpid(), ".0");
 }
 
-}  // namespace
-
-std::string tf_record(std::string_view bytes) {
-  std::string record;
-  put_little_endian(record, bytes.size(), 8);
-  put_little_endian(record, masked_crc(crc32c(record)), 4);
-  record += bytes;
-  put_little_endian(record, masked_crc(crc32c(bytes)), 4);
-  return record;
+struct TensorboardConfig {
+  bool tensorboard = true;
+};
+void describe(config::Schema<TensorboardConfig>& s) {
+  s.field("tensorboard", &TensorboardConfig::tensorboard, "Write TensorBoard event files");
 }
 
-TensorboardLogger::TensorboardLogger(const RunInfo& run) {
+class TensorboardSink : public Sink {
+ public:
+  // Every opening begins a new file. On resume its first event makes TensorBoard drop what older
+  // files hold beyond first_step.
+  explicit TensorboardSink(const RunInfo& run);
+  void write(const Record& record) override;
+  // Marks a run that succeeded as done in the HPARAMS tab.
+  void finish(int exit_code) override;
+
+ private:
+  void add_event(double time_s, std::int64_t step, int field, std::string_view content);
+  std::unique_ptr<AppendFile> file_;
+  std::map<std::string, std::string> texts_;  // the last ones: a text is written where it changes
+};
+
+TensorboardSink::TensorboardSink(const RunInfo& run) {
   const fs::path folder = fs::path(run.folder) / "tensorboard";
   fs::create_directories(folder);
   const double time_s = run.start_time_s;
@@ -179,14 +198,14 @@ TensorboardLogger::TensorboardLogger(const RunInfo& run) {
                 .encoded());
 }
 
-void TensorboardLogger::add_event(double time_s, std::int64_t step, int field,
-                                  std::string_view content) {
+void TensorboardSink::add_event(double time_s, std::int64_t step, int field,
+                                std::string_view content) {
   Message entry;
   entry.number(event::wall_time, time_s).integer(event::step, step).bytes(field, content);
   file_->append(tf_record(entry.encoded()));
 }
 
-void TensorboardLogger::write(const Record& record) {
+void TensorboardSink::write(const Record& record) {
   Message values;
   for (const auto& [name, number] : record.values)
     values.message(
@@ -201,7 +220,7 @@ void TensorboardLogger::write(const Record& record) {
   add_event(record.time_s, record.step, event::summary, values.encoded());
 }
 
-void TensorboardLogger::finish(int exit_code) {
+void TensorboardSink::finish(int exit_code) {
   // TensorBoard keeps the first end that it reads: a failure that is resumed later would stay one.
   if (exit_code != 0) return;
   constexpr int kSuccess = 1;
@@ -211,4 +230,12 @@ void TensorboardLogger::finish(int exit_code) {
             Message().message(summary::value, hparams_value("session_end_info", 4, end)).encoded());
 }
 
-}  // namespace floe::metrics
+std::unique_ptr<Sink> open_tensorboard(const TensorboardConfig& config, const RunInfo& run) {
+  return config.tensorboard ? std::make_unique<TensorboardSink>(run) : nullptr;
+}
+
+}  // namespace
+
+SinkType tensorboard_sink() { return sink_type(open_tensorboard); }
+
+}  // namespace floe::observe

@@ -1,20 +1,67 @@
-#include "floe/observe/sinks/wandb.h"
-
+// RUN/wandb/offline-run-DATE-ID/run-ID.wandb: a W&B run on disk, which `wandb sync RUN/wandb` of
+// the wandb package uploads, also while the run goes on.
+//
+// One RUN is one W&B run, however often it is resumed: the id lies in RUN/wandb/run-id, and a
+// resumed run goes on in the same file, without the rows beyond the step that it resumes from.
 #include <algorithm>
+#include <array>
 #include <ctime>
+#include <filesystem>
+#include <memory>
+#include <optional>
 #include <random>
 #include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/io/file/file.h"
+#include "floe/observe/sinks/append_file.h"
+#include "floe/observe/sinks/sink.h"
 #include "floe/observe/sinks/wandb_file.h"
+#include "floe/observe/sinks/wandb_upload.h"
 
-namespace floe::metrics {
+namespace floe::observe {
 namespace {
 
 namespace fs = std::filesystem;
 using wandb::Kind;
+
+struct WandbConfig {
+  enum class Mode {
+    disabled,
+    offline,  // a folder that `wandb sync` uploads
+    online,   // the same, handed to the user's own `wandb sync` while the run goes on
+  };
+
+  Mode mode = Mode::disabled;
+  std::string project = "floe";
+  std::optional<std::string> entity;
+  bool checkpoints = false;  // are put into the W&B run as well
+};
+auto enum_names(WandbConfig::Mode) {
+  using enum WandbConfig::Mode;
+  return std::to_array<std::pair<std::string_view, WandbConfig::Mode>>(
+      {{"disabled", disabled}, {"offline", offline}, {"online", online}});
+}
+void describe(config::Schema<WandbConfig>& s) {
+  s.field("mode", &WandbConfig::mode,
+          "disabled: none; offline: a run folder that `wandb sync` uploads; online: the same, and "
+          "floe runs the installed `wandb sync` on it while it trains");
+  s.field("project", &WandbConfig::project, "Project of the W&B run").not_empty();
+  s.field("entity", &WandbConfig::entity, "Team or user of the W&B run; null: the uploader's own");
+  s.field("checkpoints", &WandbConfig::checkpoints, "Put checkpoints into the W&B run");
+}
+
+struct WandbBlock {
+  std::optional<WandbConfig> wandb = WandbConfig{};
+};
+void describe(config::Schema<WandbBlock>& s) {
+  s.section("wandb", &WandbBlock::wandb, "Weights & Biases; null: off");
+}
 
 constexpr double kLastUploadS = 60;  // a run that is done waits for its upload, at most
 
@@ -87,10 +134,10 @@ void keep_file(const fs::path& original, const fs::path& kept) {
 // A run's file that takes the place of an older one when it is whole.
 class NewFile {
  public:
-  explicit NewFile(const fs::path& path) : file_(path.string()) { put(wandb_file_header()); }
+  explicit NewFile(const fs::path& path) : file_(path.string()) { put(wandb::file_header()); }
 
   void add(Kind kind, std::string_view message) {
-    put(wandb_entry(wandb::record(++num_records_, kind, message), size_));
+    put(wandb::entry(wandb::record(++num_records_, kind, message), size_));
   }
   // Gives the number of records.
   std::int64_t commit() {
@@ -108,7 +155,7 @@ class NewFile {
 };
 
 // Reads on to the record of the run, and takes from it what a resumed run keeps.
-void read_start(WandbFileReader& old, wandb::RunStart& start) {
+void read_start(wandb::FileReader& old, wandb::RunStart& start) {
   for (std::string bytes; old.next(bytes);)
     if (const auto parsed = wandb::parse_record(bytes); parsed && parsed->kind == Kind::run) {
       wandb::parse_start(parsed->message, start);
@@ -117,7 +164,7 @@ void read_start(WandbFileReader& old, wandb::RunStart& start) {
 }
 
 // Copies the rows up to last_step, and the attached files; gives the run's time up to there.
-double copy_rows(WandbFileReader& old, std::int64_t last_step, NewFile& file) {
+double copy_rows(wandb::FileReader& old, std::int64_t last_step, NewFile& file) {
   double runtime_s = 0;
   for (std::string bytes; old.next(bytes);) {
     const auto parsed = wandb::parse_record(bytes);
@@ -134,11 +181,36 @@ double copy_rows(WandbFileReader& old, std::int64_t last_step, NewFile& file) {
   return runtime_s;
 }
 
-}  // namespace
+class WandbSink : public Sink {
+ public:
+  // Throws ConfigError for a project name that W&B does not take.
+  WandbSink(const WandbConfig& config, const RunInfo& run);
+  void write(const Record& record) override;
+  void add_files(const std::string& path, const std::string& name) override;
+  void finish(int exit_code) override;
 
-WandbLogger::WandbLogger(const RunInfo& run, std::optional<double> upload_every_s)
-    : session_start_s_(run.start_time_s) {
-  check_project(run.project);
+ private:
+  // Makes the file: its first records, and what stays of an older one.
+  void start_file(const RunInfo& run, const fs::path& path, bool id_was_known);
+  // Adds the entry of a record to `bytes`, which will go to the end of the file.
+  void put(std::string& bytes, wandb::Kind kind, std::string_view message);
+  // Takes away the marks of `wandb sync`, so that the next one uploads what has been added.
+  void forget_upload() const;
+  double runtime_s(double time_s) const { return earlier_runtime_s_ + time_s - session_start_s_; }
+
+  const WandbConfig config_;
+  fs::path folder_;
+  std::string id_;
+  std::unique_ptr<AppendFile> file_;
+  std::unique_ptr<WandbUpload> upload_;  // null: none
+  std::int64_t num_records_ = 0;
+  double session_start_s_ = 0;    // of this process
+  double earlier_runtime_s_ = 0;  // of the processes before it, up to the step that was resumed
+};
+
+WandbSink::WandbSink(const WandbConfig& config, const RunInfo& run)
+    : config_(config), session_start_s_(run.start_time_s) {
+  check_project(config.project);
   const fs::path wandb_folder = fs::path(run.folder) / "wandb";
   fs::create_directories(wandb_folder);
   id_ = known_id(wandb_folder / "run-id");
@@ -156,20 +228,20 @@ WandbLogger::WandbLogger(const RunInfo& run, std::optional<double> upload_every_
   file_ = std::make_unique<AppendFile>(path.string());
   forget_upload();
   point_to(wandb_folder / "latest-run", folder_.filename());
-  if (upload_every_s)
+  if (config.mode == WandbConfig::Mode::online)
     upload_ = std::make_unique<WandbUpload>(folder_, (wandb_folder / "sync.log").string(),
-                                            *upload_every_s);
+                                            run.upload_every_s);
 }
 
-void WandbLogger::forget_upload() const {
+void WandbSink::forget_upload() const {
   for (const char* mark : {".synced", ".syncstate"}) fs::remove(file_->path() + mark);
 }
 
-void WandbLogger::start_file(const RunInfo& run, const fs::path& path, bool id_was_known) {
+void WandbSink::start_file(const RunInfo& run, const fs::path& path, bool id_was_known) {
   wandb::RunStart start{.id = id_, .time_s = session_start_s_};
-  std::unique_ptr<WandbFileReader> old;
+  std::unique_ptr<wandb::FileReader> old;
   if (fs::exists(path)) {
-    old = std::make_unique<WandbFileReader>(path.string());
+    old = std::make_unique<wandb::FileReader>(path.string());
     read_start(*old, start);
   } else {
     // Rows that were uploaded and cleaned away here must not be overwritten there.
@@ -178,7 +250,8 @@ void WandbLogger::start_file(const RunInfo& run, const fs::path& path, bool id_w
 
   NewFile file(path);
   file.add(Kind::header, wandb::header(run.version).encoded());
-  file.add(Kind::run, wandb::run(run, start).encoded());
+  file.add(Kind::run,
+           wandb::run(run, start, config_.project, config_.entity.value_or("")).encoded());
   file.add(Kind::environment, wandb::environment(run, start).encoded());
   if (old && run.first_step > 0) {
     earlier_runtime_s_ = copy_rows(*old, run.first_step, file);
@@ -189,12 +262,12 @@ void WandbLogger::start_file(const RunInfo& run, const fs::path& path, bool id_w
   num_records_ = file.commit();
 }
 
-void WandbLogger::put(std::string& bytes, Kind kind, std::string_view message) {
+void WandbSink::put(std::string& bytes, Kind kind, std::string_view message) {
   const auto end = file_->size() + static_cast<std::int64_t>(bytes.size());
-  bytes += wandb_entry(wandb::record(++num_records_, kind, message), end);
+  bytes += wandb::entry(wandb::record(++num_records_, kind, message), end);
 }
 
-void WandbLogger::write(const Record& record) {
+void WandbSink::write(const Record& record) {
   const double runtime = runtime_s(record.time_s);
   std::string bytes;
   put(bytes, Kind::summary, wandb::summary(record, runtime).encoded());
@@ -203,7 +276,8 @@ void WandbLogger::write(const Record& record) {
   if (upload_) upload_->tick();
 }
 
-void WandbLogger::add_files(const std::string& path, const std::string& name) {
+void WandbSink::add_files(const std::string& path, const std::string& name) {
+  if (!config_.checkpoints) return;
   const fs::path top = folder_ / "files";
   std::vector<std::string> kept;
   const auto keep = [&](const fs::path& original, const fs::path& relative) {
@@ -222,7 +296,7 @@ void WandbLogger::add_files(const std::string& path, const std::string& name) {
   file_->append(bytes);
 }
 
-void WandbLogger::finish(int exit_code) {
+void WandbSink::finish(int exit_code) {
   std::string bytes;
   put(bytes, Kind::exit, wandb::exit(exit_code, runtime_s(unix_time_s())).encoded());
   file_->append(bytes);
@@ -233,4 +307,23 @@ void WandbLogger::finish(int exit_code) {
   if (uploads) upload_->finish(kLastUploadS);
 }
 
-}  // namespace floe::metrics
+void check_wandb(const WandbBlock& block) {
+  if (block.wandb && block.wandb->mode == WandbConfig::Mode::online) WandbUpload::program();
+}
+
+std::unique_ptr<Sink> open_wandb(const WandbBlock& block, const RunInfo& run) {
+  if (!block.wandb) return nullptr;
+  const WandbConfig& config = *block.wandb;
+  if (config.mode != WandbConfig::Mode::disabled) return std::make_unique<WandbSink>(config, run);
+  if (config.checkpoints || config.entity || config.project != WandbConfig{}.project)
+    log::warn(
+        "log.wandb names a project, an entity or checkpoints, but nothing is written for W&B: "
+        "log.wandb.mode is disabled; set it to offline or online");
+  return nullptr;
+}
+
+}  // namespace
+
+SinkType wandb_sink() { return sink_type(open_wandb, check_wandb); }
+
+}  // namespace floe::observe

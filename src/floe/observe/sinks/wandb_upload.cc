@@ -19,7 +19,7 @@
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 
-namespace floe::metrics {
+namespace floe::observe {
 namespace {
 
 namespace fs = std::filesystem;
@@ -27,8 +27,10 @@ using namespace std::chrono_literals;
 
 constexpr double kLongestPauseS = 1800;
 
-double seconds(std::chrono::steady_clock::duration time) {
-  return std::chrono::duration<double>(time).count();
+std::chrono::steady_clock::time_point after(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 // The last line that says something.
@@ -97,7 +99,7 @@ void WandbUpload::tick() {
 }
 
 void WandbUpload::settle(double most_s) {
-  const auto end = Clock::now() + std::chrono::duration<double>(most_s);
+  const auto end = after(most_s);
   while (process_ > 0 && !ended()) {
     if (Clock::now() >= end) return terminate();
     std::this_thread::sleep_for(20ms);
@@ -105,10 +107,9 @@ void WandbUpload::settle(double most_s) {
 }
 
 void WandbUpload::finish(double most_s) {
-  const auto begin = Clock::now();
+  const auto end = after(most_s);
   settle(most_s);
   start();
-  const auto end = begin + std::chrono::duration<double>(most_s);
   while (process_ > 0 && !ended()) {
     if (Clock::now() >= end) {
       terminate();
@@ -127,9 +128,8 @@ void WandbUpload::start() {
   // RUN: the program keeps logs of its own in ./wandb of where it runs.
   const std::string home = folder_.parent_path().parent_path().string();
   const pid_t parent = ::getpid();
-  started_ = Clock::now();
-  next_ = started_ +
-          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(pause_s_));
+  since_start_ = Stopwatch();
+  next_ = after(pause_s_);
   // fork would copy the page tables of a process that may hold a model.
   process_ = ::vfork();  // NOLINT(clang-analyzer-security.insecureAPI.vfork)
   if (process_ == 0) become(words, home.c_str(), out >= 0 ? out : nothing, nothing, parent);
@@ -144,11 +144,10 @@ bool WandbUpload::ended() {
   const pid_t done = ::waitpid(process_, &status, WNOHANG);
   if (done == 0) return false;
   process_ = -1;
-  const double took_s = seconds(Clock::now() - started_);
+  const double took_s = since_start_.seconds();
   const bool failed = done < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
   pause_s_ = failed ? std::min(kLongestPauseS, 2 * pause_s_) : std::max(every_s_, 10 * took_s);
-  next_ = Clock::now() +
-          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(pause_s_));
+  next_ = after(pause_s_);
   if (failed) {
     const std::string said = last_line(log_);
     warn(str(done > 0 && WIFSIGNALED(status) ? str("was ended by signal ", WTERMSIG(status))
@@ -178,4 +177,4 @@ void WandbUpload::warn(const std::string& what) {
             "' uploads it at any time (what it says is in ", log_, ")");
 }
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

@@ -1,10 +1,10 @@
-// Uploads a W&B run while it goes on: the folder is handed to the user's own `wandb sync`, as a process of
-// its own, at the first record, every minute or so, and at the end. Nothing of it can hold or end the
-// run: what fails is a warning, once, and is tried again.
+// Uploads a W&B run while it goes on: the folder is handed to the user's own `wandb sync`, as a
+// process of its own, at the first record, every minute or so, and at the end. Nothing of it can
+// hold or end the run: what fails is a warning, once, and is tried again.
 //
-// One thread. The process is in a group of its own, inherits no file of the run (a socket that it held
-// open would hide from other ranks that this one is gone), and ends with the run, also with one that is
-// killed.
+// One thread. The process is in a group of its own, inherits no file of the run (a socket that it
+// held open would hide from other ranks that this one is gone), and ends with the run, also with
+// one that is killed.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,9 @@
 #include <filesystem>
 #include <string>
 
-namespace floe::metrics {
+#include "floe/core/stopwatch.h"
+
+namespace floe::observe {
 
 class WandbUpload {
  public:
@@ -29,8 +31,8 @@ class WandbUpload {
   WandbUpload(const WandbUpload&) = delete;
   WandbUpload& operator=(const WandbUpload&) = delete;
 
-  // After a record; never waits. An upload sends the whole run, so that the pause before the next one is
-  // at least ten times as long as the last one took.
+  // After a record; never waits. An upload sends the whole run, so that the pause before the next
+  // one is at least ten times as long as the last one took.
   void tick();
   // Waits until no upload is under way, at most so long; then it is ended.
   void settle(double most_s);
@@ -49,10 +51,11 @@ class WandbUpload {
   const std::filesystem::path folder_;
   const std::string log_, program_;
   const double every_s_;
-  pid_t process_ = -1;  // none
-  Clock::time_point started_, next_ = Clock::now();
+  pid_t process_ = -1;     // none
+  Stopwatch since_start_;  // of the upload under way
+  Clock::time_point next_ = Clock::now();
   double pause_s_;
   bool warned_ = false;
 };
 
-}  // namespace floe::metrics
+}  // namespace floe::observe

@@ -1,5 +1,5 @@
-// The metrics of a run that a configuration may name: for phases that end, runs that stop and checkpoints
-// that stay. All of them are numbers of metrics.jsonl.
+// The metrics of a run that a configuration may name: for phases that end, runs that stop and
+// checkpoints that stay. All of them are numbers of metrics.jsonl.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace floe::train {
 
-// What validation measures: val_loss, val_loss_SOURCE, val_perplexity_SOURCE. Whether there is validation
-// is not asked.
+// What validation measures: val_loss, val_loss_SOURCE, val_perplexity_SOURCE. Whether there is
+// validation is not asked.
 std::vector<std::string> validation_metrics(const RunConfig& config);
 // What every step measures: loss_SOURCE.
 std::vector<std::string> step_metrics(const RunConfig& config);
@@ -18,8 +18,8 @@ std::vector<std::string> step_metrics(const RunConfig& config);
 // "; did you mean 'val_loss'? There are val_loss, val_loss_laion"
 std::string metrics_there_are(const std::string& wanted, const std::vector<std::string>& known);
 
-// Whether checkpoint.keep_best can do what it says: the end of a sentence that begins with "checkpoint",
-// or nothing.
+// Whether checkpoint.keep_best can do what it says: the end of a sentence that begins with
+// "checkpoint", or nothing.
 std::string keep_best_problem(const RunConfig& config);
 // Which saves keep_best ranks, where it is not all of them; else empty.
 std::string ranked_saves(const RunConfig& config);

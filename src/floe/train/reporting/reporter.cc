@@ -10,7 +10,6 @@
 #include "floe/core/str.h"
 #include "floe/core/version.h"
 #include "floe/observe/diagnostics/memory_counter.h"
-#include "floe/train/reporting/arithmetic.h"
 #include "floe/train/step/loss_scale.h"
 
 namespace floe::train {
@@ -19,6 +18,11 @@ namespace {
 
 // A batch so many times larger than the noise scale is pointed out.
 constexpr double kFarAboveNoise = 10;
+
+// What counts for the peak of a device: the dtype of its matrix products.
+bool computes_in_half(const RunConfig& config) {
+  return config.strategy.mixed_precision.param != DType::f32 || config.precision.autocast;
+}
 
 void append_line(const std::string& path, const std::string& line) {
   std::ofstream file(path, std::ios::app);
@@ -34,10 +38,13 @@ Reporter::Reporter(const config::Loaded<RunConfig>& loaded, comm::World& world)
       config_json_(config::to_json(loaded.values)),
       config_yaml_(config::print_config(loaded.values)),
       folder_(loaded.config, world),
-      diagnostics_(config_, loaded.values, world),
+      diagnostics_(config_.log.diagnostics, strategy_settings(config_, loaded.values, world.size()),
+                   folder_.path(), world),
       precision_(precision_lines(config_, loaded.values)),
-      peak_tflops_(peak_tflops(config_, world.device())) {
-  diag::device_memory(world.device());  // from here on the CPU's memory is counted
+      peak_tflops_(config_.log.peak_tflops
+                       ? config_.log.peak_tflops
+                       : diagnostics::peak_tflops(world.device(), computes_in_half(config_))) {
+  diagnostics::device_memory(world.device());  // from here on the CPU's memory is counted
 }
 
 Reporter::~Reporter() = default;
@@ -53,29 +60,16 @@ void Reporter::begin(std::int64_t first_step, std::int64_t total_steps, shard::E
   if (world_.rank() != 0) return;
 
   folder_.write_config(config_yaml_);
-  metrics::RunInfo run;
+  observe::RunInfo run;
   run.name = config_.run.name;
   run.folder = folder_.path();
   run.config = config_json_;
   run.world_size = world_.size();
   run.first_step = first_step;
   run.version = kVersion;
-  metrics::LoggerOptions options{
-      .jsonl = config_.log.jsonl, .tensorboard = config_.log.tensorboard, .wandb_mode = "disabled"};
-  if (const auto& wandb = config_.log.wandb; wandb && wandb->mode != WandbConfig::Mode::disabled) {
-    options.wandb_mode = wandb->mode == WandbConfig::Mode::online ? "online" : "offline";
-    run.project = wandb->project;
-    run.entity = wandb->entity.value_or("");
-  }
-  if (const auto& wandb = config_.log.wandb;
-      wandb && wandb->mode == WandbConfig::Mode::disabled &&
-      (wandb->checkpoints || wandb->entity || wandb->project != WandbConfig{}.project))
-    log::warn(
-        "log.wandb names a project, an entity or checkpoints, but nothing is written for W&B: "
-        "log.wandb.mode is disabled; set it to offline or online");
-  logger_ = metrics::open_logger(run, options);
+  sinks_ = observe::open_sinks(config_.log.sinks, run);
   progress_ =
-      std::make_unique<metrics::ProgressLine>(first_step, total_steps, config_.log.every_steps);
+      std::make_unique<observe::ProgressLine>(first_step, total_steps, config_.log.every_steps);
   if (first_step > total_steps)
     log::warn("nothing is left to train: the checkpoint is of step ", first_step,
               ", but the run ends after ", total_steps, "; raise train.steps to train on");
@@ -99,15 +93,15 @@ void Reporter::step(StepRecord& record) {
     record.teraflops = flops / step_s / 1e12;
   if (peak_tflops_) record.mfu = record.teraflops / *peak_tflops_;
   record.memory_peak =
-      std::max(diagnostics_.peak_bytes(), diag::device_memory(world_.device()).peak_bytes);
-  diag::reset_peak(world_.device());
-  logger_->write(to_metrics(record, world_.size()));
+      std::max(diagnostics_.peak_bytes(), diagnostics::device_memory(world_.device()).peak_bytes);
+  diagnostics::reset_peak(world_.device());
+  sinks_->write(to_metrics(record, world_.size()));
   progress_->update(to_progress(record, world_.size()));
-  if (record.validated_step == record.step) tell_validation(record.step, record.others);
+  if (record.validated_step == record.step) emit_validation(record.step, record.others);
   watch_noise(record);
 }
 
-void Reporter::tell_validation(std::int64_t step,
+void Reporter::emit_validation(std::int64_t step,
                                const std::vector<std::pair<std::string, double>>& values) {
   std::vector<std::string> parts;
   for (const auto& [name, value] : values)
@@ -117,11 +111,11 @@ void Reporter::tell_validation(std::int64_t step,
 }
 
 void Reporter::watch_noise(const StepRecord& record) {
-  if (!record.noise_scale || noise_told_) return;
+  if (!record.noise_scale || warned_of_noise_) return;
   double batch = 0;
   for (const auto& source : record.sources) batch += static_cast<double>(source.samples);
   if (batch < kFarAboveNoise * *record.noise_scale) return;
-  noise_told_ = true;
+  warned_of_noise_ = true;
   log::warn("a step has ", batch, " samples, but the gradient's noise justifies only about ",
             *record.noise_scale,
             " (gradient_noise_scale): a smaller batch would learn as much per step, and very large "
@@ -141,23 +135,25 @@ void Reporter::skipped(std::int64_t step, const std::vector<PackedBatch>& batche
 void Reporter::before_switch(const shard::Engine& engine,
                              const std::vector<optim::Optimizer*>& optimizers,
                              const optim::Ema* ema) {
-  before_switch_ = diag::memory_owners(engine, optimizers, ema);
+  before_switch_ = diagnostics::memory_owners(engine, optimizers, ema);
 }
 
 void Reporter::switched(const PhaseChange& change, const shard::Engine& engine,
                         const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema) {
-  const diag::MemoryOwners before = std::exchange(before_switch_, {});
-  const diag::MemoryOwners after = diag::memory_owners(engine, optimizers, ema);
+  const diagnostics::MemoryOwners before = std::exchange(before_switch_, {});
+  const diagnostics::MemoryOwners after = diagnostics::memory_owners(engine, optimizers, ema);
   for (const std::string& sentence :
-       diag::surplus(after, diag::expected_owners(before, engine, optimizers, ema)))
+       diagnostics::surplus(after, diagnostics::expected_owners(before, engine, optimizers, ema)))
     log::warn("after the switch to phase '", change.to, "' ", sentence);
   if (world_.rank() != 0) return;
 
   log::info("phase '", change.to, "' trains from step ", change.step + 1, " on, after '",
             change.from, "'; the switch took ", change.seconds, " s");
-  // Turns may be short: the whole table once for every pair of phases, later it is in the JSON lines.
+  // Turns may be short: the whole table once for every pair of phases, later it is in the JSON
+  // lines.
   if (shown_switches_.emplace(change.from, change.to).second)
-    for (const std::string& line : diag::switch_lines(before, after)) log::info("memory: ", line);
+    for (const std::string& line : diagnostics::switch_lines(before, after))
+      log::info("memory: ", line);
   of_switch_ = {{"from", change.from},
                 {"to", change.to},
                 {"seconds", change.seconds},
@@ -166,9 +162,9 @@ void Reporter::switched(const PhaseChange& change, const shard::Engine& engine,
 }
 
 void Reporter::saved(const std::string& checkpoint) {
-  if (!logger_ || !config_.log.wandb || !config_.log.wandb->checkpoints) return;
+  if (!sinks_) return;
   const std::string name = std::filesystem::path(checkpoint).filename().string();
-  logger_->add_files(checkpoint, "checkpoints/" + name);
+  sinks_->add_files(checkpoint, "checkpoints/" + name);
 }
 
 void Reporter::set_total_steps(std::int64_t total_steps) {
@@ -189,14 +185,14 @@ void Reporter::end(const std::string& data_report, std::int64_t step, bool stopp
               "; the same command goes on from ", step == 0 ? "there" : "it");
   else
     log::info("done: ", early.empty() ? counted(step, "step") : early);
-  logger_->finish(stopped ? 1 : 0);
+  sinks_->finish(stopped ? 1 : 0);
 }
 
 void Reporter::failed() {
   try {
     progress_.reset();
     diagnostics_.end();
-    if (logger_) logger_->finish(1);
+    if (sinks_) sinks_->finish(1);
   } catch (const std::exception& e) {
     log::warn("the logs could not be closed: ", e.what());
   }

@@ -1,4 +1,6 @@
-// What a run writes about itself: its folder, logs, metrics, progress and diagnostics.
+// What a run writes about itself: its folder, logs, metrics, progress and diagnostics. It is the
+// one place where the trainer meets what watches a run (observe/), and knows both: the run's
+// configuration and folder on this side, sinks, progress line and diagnostics on the other.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +15,15 @@
 #include "floe/batch/packed_batch.h"
 #include "floe/comm/world.h"
 #include "floe/models/build.h"
+#include "floe/observe/diagnostics/arithmetic.h"
 #include "floe/observe/diagnostics/memory_owners.h"
 #include "floe/observe/diagnostics/memory_watch.h"
+#include "floe/observe/diagnostics/run_diagnostics.h"
 #include "floe/observe/metrics/progress.h"
-#include "floe/observe/sinks/logger.h"
+#include "floe/observe/sinks/sink.h"
 #include "floe/optim/ema.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
-#include "floe/train/reporting/arithmetic.h"
-#include "floe/train/reporting/diagnostics.h"
 #include "floe/train/reporting/step_record.h"
 #include "floe/train/run_config.h"
 #include "floe/train/setup/run_folder.h"
@@ -29,14 +31,13 @@
 namespace floe::train {
 
 // The moment at which another set of parameters begins to train.
-
 struct PhaseChange {
   std::int64_t step = 0;  // updates that are done
   std::string from, to;   // names of phases
   double seconds = 0;     // of the host; on a GPU copies may go on behind it
 };
 
-using diag::MemoryPoint;
+using diagnostics::MemoryPoint;
 
 class Reporter {
  public:
@@ -52,13 +53,14 @@ class Reporter {
   void count_work(const PackedBatch& batch, const models::ModelInput& input);
   // Fills in what only the reporter knows, and writes the record.
   void step(StepRecord& record);
-  void tell_validation(std::int64_t step,
+  void emit_validation(std::int64_t step,
                        const std::vector<std::pair<std::string, double>>& values);
   // Which samples the loss was not finite for: RUN/skipped.jsonl of this rank.
   void skipped(std::int64_t step, const std::vector<PackedBatch>& batches);
-  // Around Engine::activate, between steps: whose memory it was before and is after, and who holds more
-  // than the plan says. Not around the one that puts a resumed run into the phase of its checkpoint, but
-  // around one that the checkpoint had still before it: its line is taken back with the later steps.
+  // Around Engine::activate, between steps: whose memory it was before and is after, and who holds
+  // more than the plan says. Not around the one that puts a resumed run into the phase of its
+  // checkpoint, but around one that the checkpoint had still before it: its line is taken back with
+  // the later steps.
   void before_switch(const shard::Engine& engine, const std::vector<optim::Optimizer*>& optimizers,
                      const optim::Ema* ema);
   void switched(const PhaseChange& change, const shard::Engine& engine,
@@ -84,15 +86,15 @@ class Reporter {
   nlohmann::json config_json_;
   std::string config_yaml_;
   RunFolder folder_;
-  Diagnostics diagnostics_;
-  std::unique_ptr<metrics::Logger> logger_;          // rank 0
-  std::unique_ptr<metrics::ProgressLine> progress_;  // rank 0
+  diagnostics::RunDiagnostics diagnostics_;
+  std::unique_ptr<observe::Sink> sinks_;             // rank 0
+  std::unique_ptr<observe::ProgressLine> progress_;  // rank 0
   std::vector<std::string> precision_;               // lines
-  std::optional<Arithmetic> arithmetic_;
+  std::optional<diagnostics::Arithmetic> arithmetic_;
   double flops_ = 0;  // of this rank since the last record
   std::optional<double> peak_tflops_;
-  bool noise_told_ = false;
-  diag::MemoryOwners before_switch_;
+  bool warned_of_noise_ = false;
+  diagnostics::MemoryOwners before_switch_;
   std::set<std::pair<std::string, std::string>> shown_switches_;
   // Of a switch, for the next record:
   nlohmann::ordered_json of_switch_;

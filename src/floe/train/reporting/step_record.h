@@ -1,16 +1,16 @@
-// What one step came to, as people and loggers see it.
+// What one step came to, as people and sinks see it. It stands here rather than in observe/ because
+// it is made of what the trainer measures: its time account and the sums of a step.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "floe/comm/world.h"
-#include "floe/data/loader/loader.h"
 #include "floe/observe/metrics/progress.h"
-#include "floe/observe/sinks/logger.h"
+#include "floe/observe/metrics/record.h"
 #include "floe/train/step/step_sums.h"
 #include "floe/train/step/time_account.h"
 
@@ -35,21 +35,7 @@ struct StepRecord {
   std::string ended_early;              // why it is the run's last; empty: it is not
 };
 
-metrics::Record to_metrics(const StepRecord& record, int world_size);
-metrics::Progress to_progress(const StepRecord& record, int world_size);
-
-// What the ranks of a run have to say about their data together. Through the world's store, apart from
-// the collectives of training.
-
-using SourceCounts = std::vector<std::pair<std::string, data::Counts>>;
-
-// Collective: the counts of all ranks, which have the same sources.
-SourceCounts sum_over_ranks(const SourceCounts& own, comm::World& world);
-
-// Collective: a line per source, of all ranks.
-std::string data_report(const data::Loader& loader, comm::World& world);
-
-// Collective: says it when ranks have the same prepared batches under names of their own.
-void warn_of_same_batches(const data::Loader& loader, comm::World& world, const std::string& key);
+observe::Record to_metrics(const StepRecord& record, int world_size);
+observe::Progress to_progress(const StepRecord& record, int world_size);
 
 }  // namespace floe::train

@@ -10,7 +10,7 @@
 
 #include "floe/core/log.h"
 #include "floe/io/file/file.h"
-#include "floe/observe/sinks/wandb_upload.h"
+#include "floe/observe/sinks/sink.h"
 
 namespace floe::train {
 namespace {
@@ -65,12 +65,11 @@ RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config
   // What rank 0 found, for all: an exit code and a sentence.
   std::string found;
   if (world.rank() == 0) {
-    const auto tell = [&found](Exit exit, const std::string& problem) {
+    const auto report = [&found](Exit exit, const std::string& problem) {
       found = str(static_cast<int>(exit), problem);
     };
     try {
-      if (const auto& wandb = config.log.wandb; wandb && wandb->mode == WandbConfig::Mode::online)
-        metrics::WandbUpload::program();  // before anything is made or replaced
+      observe::check_sinks(config.log.sinks);  // before anything is made or replaced
       fs::create_directories(path_);
       lock_ = lock_folder(path_);
       if (config.run.resume == "never" && holds_a_run(path_)) {
@@ -80,10 +79,10 @@ RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config
         lock_ = lock_folder(path_);
       }
     } catch (const fs::filesystem_error& e) {
-      tell(exit_for(e.code().value()),
+      report(exit_for(e.code().value()),
            str("run.dir: the folder ", path_, " cannot be made: ", e.code().message()));
     } catch (const Error& e) {
-      tell(e.exit(), e.what());
+      report(e.exit(), e.what());
     }
     world.publish("run folder", found);
   } else {
