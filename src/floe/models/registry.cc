@@ -28,12 +28,17 @@ ModelFamily decoder(const char* model_type, DecoderSpec (*describe)(const HfConf
 }
 
 const std::vector<ModelFamily>& families() {
+  // clang-format off
   static const std::vector<ModelFamily> families{
-      decoder("gpt_neox", gpt_neox_spec), decoder("llama", llama_spec),
-      decoder("mistral", mistral_spec),   decoder("mosaic_gpt", mosaic_gpt_spec),
-      decoder("mpt", mpt_spec),           decoder("opt", opt_spec),
+      decoder("gpt_neox", gpt_neox_spec),
+      decoder("llama", llama_spec),
+      decoder("mistral", mistral_spec),
+      decoder("mosaic_gpt", mosaic_gpt_spec),
+      decoder("mpt", mpt_spec),
+      decoder("opt", opt_spec),
       decoder("qwen2", qwen2_spec),
   };
+  // clang-format on
   return families;
 }
 
