@@ -13,6 +13,7 @@ namespace floe::observe {
 SinkType tensorboard_sink();
 SinkType jsonl_sink();
 SinkType wandb_sink();
+SinkType prometheus_sink();
 
 namespace {
 
@@ -21,6 +22,7 @@ const std::vector<SinkType>& sink_types() {
       tensorboard_sink(),
       jsonl_sink(),
       wandb_sink(),
+      prometheus_sink(),
   };
   return types;
 }
