@@ -8,7 +8,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "floe/observe/diagnostics/unit_times.h"
 #include "tests/diag/sharded_model.h"
 #include "tests/io/scratch.h"
 

@@ -1,17 +1,21 @@
 #include "floe/observe/diagnostics/run_diagnostics.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "floe/config/schema.h"
 #include "floe/core/bytes.h"
 #include "floe/core/log.h"
+#include "floe/core/str.h"
+#include "floe/core/table.h"
+#include "floe/io/file/file.h"
 #include "floe/observe/diagnostics/dtypes.h"
-#include "floe/observe/diagnostics/findings.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/observe/diagnostics/timeline.h"
-#include "floe/observe/diagnostics/unit_times.h"
 #include "floe/observe/diagnostics/unit_tree.h"
 #include "floe/strategy/strategy_options.h"
 
@@ -34,6 +38,7 @@ void describe(config::Schema<DiagnosticsConfig>& s) {
 namespace floe::diagnostics {
 namespace {
 
+using Json = nlohmann::ordered_json;
 using Numbers = std::vector<std::pair<std::string, double>>;
 
 // For what another rank published long before.
@@ -42,6 +47,83 @@ constexpr std::chrono::milliseconds kPatience{200};
 std::string memory_key(int rank) { return str("diagnostics/memory/", rank); }
 
 double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / kMiB; }
+
+// What has been found so far, as RUN/diagnostics.json keeps it for `floe report`. Each key is always
+// there; see docs/diagnostics.md.
+struct Findings {
+  std::vector<std::string> strategy;  // lines
+  std::vector<std::string> notes;     // sentences
+  std::vector<RankBytes> ranks;
+  Json units = Json::array();
+  Json memory = Json::array();
+  Json times = Json::array();
+
+  void add_memory(std::int64_t batch, int rank, const std::vector<PointMemory>& points);
+  // A sentence that is there already is not said twice.
+  void add_note(const std::string& note);
+
+  // A sentence when the peak of some rank is more than a tenth above that of another; else empty.
+  std::string uneven_memory() const;
+
+  Json json() const;
+  // The file appears whole or not at all.
+  void write(const std::string& path) const;
+};
+
+void Findings::add_memory(std::int64_t batch, int rank, const std::vector<PointMemory>& points) {
+  for (const PointMemory& at : points)
+    memory.push_back({{"batch", batch},
+                      {"point", name_of(at.point)},
+                      {"rank", rank},
+                      {"current_bytes", at.current_bytes},
+                      {"peak_bytes", at.peak.bytes},
+                      {"hint", peak_hint(at.peak)}});
+}
+
+void Findings::add_note(const std::string& note) {
+  if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+}
+
+std::string Findings::uneven_memory() const {
+  std::map<int, std::int64_t> peaks;
+  for (const Json& at : memory) {
+    std::int64_t& peak = peaks[at.at("rank").get<int>()];
+    peak = std::max(peak, at.at("peak_bytes").get<std::int64_t>());
+  }
+  if (peaks.empty()) return "";
+  const auto [least, most] = std::minmax_element(
+      peaks.begin(), peaks.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (10 * most->second <= 11 * least->second) return "";
+  return str("ranks differ in memory: rank ", most->first, " peaks at ", format_bytes(most->second),
+             ", rank ", least->first, " at ", format_bytes(least->second),
+             "; their batches differ in tokens or images, and the largest one decides what fits");
+}
+
+Json Findings::json() const {
+  Json by_rank = Json::array();
+  for (const RankBytes& bytes : ranks)
+    by_rank.push_back({{"rank", bytes.rank},
+                       {"trainable_bytes", bytes.trainable_bytes},
+                       {"frozen_bytes", bytes.frozen_bytes},
+                       {"padding_bytes", bytes.padding_bytes}});
+  return {{"strategy", strategy}, {"units", units}, {"ranks", std::move(by_rank)},
+          {"memory", memory},     {"notes", notes}, {"times", times}};
+}
+
+void Findings::write(const std::string& path) const {
+  write_file_atomically(path, json().dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+// A table of one batch.
+std::vector<std::string> memory_lines(std::int64_t batch, const std::vector<PointMemory>& points) {
+  using enum Align;
+  Table table({left, right, right, left}, 2);
+  table.row({str("batch ", batch), "now", "peak", "of the peak"});
+  for (const PointMemory& at : points)
+    table.row({name_of(at.point), format_bytes(at.current_bytes), format_bytes(at.peak.bytes),
+               peak_hint(at.peak)});
+  return table.lines();
+}
 
 }  // namespace
 
@@ -189,7 +271,7 @@ void RunDiagnostics::State::add_other_ranks() {
   for (int rank = 1; rank < world.size(); ++rank) {
     const auto theirs = world.lookup(memory_key(rank), kPatience);
     if (!theirs) return;  // it did not come that far, or the store is gone
-    const auto points = nlohmann::ordered_json::parse(*theirs);
+    const auto points = Json::parse(*theirs);
     findings.memory.insert(findings.memory.end(), points.begin(), points.end());
   }
   if (const std::string uneven = findings.uneven_memory(); !uneven.empty()) note(uneven);

@@ -1,5 +1,3 @@
-#include "floe/observe/diagnostics/unit_times.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -7,6 +5,7 @@
 
 #include "floe/core/str.h"
 #include "floe/core/table.h"
+#include "floe/observe/diagnostics/timeline.h"
 
 namespace floe::diagnostics {
 namespace {

@@ -7,22 +7,6 @@
 #include "floe/core/error.h"
 
 namespace floe::observe {
-
-std::string number_text(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  char text[32];
-  const bool whole = std::trunc(value) == value && std::abs(value) < 1e15;  // 100000, not 1e+05
-  const auto end = whole ? std::to_chars(text, text + sizeof text, value, std::chars_format::fixed)
-                         : std::to_chars(text, text + sizeof text, value);
-  return {text, end.ptr};
-}
-
-std::string quoted_text(const std::string& text) {
-  using nlohmann::json;
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 namespace {
 
 using nlohmann::ordered_json;
@@ -72,6 +56,21 @@ bool JsonlReader::next(JsonLine& line) {
   line.step = 0;
   line.problem = problem_of(line);
   return true;
+}
+
+std::string number_text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  char text[32];
+  const bool whole = std::trunc(value) == value && std::abs(value) < 1e15;  // 100000, not 1e+05
+  const auto end = whole ? std::to_chars(text, text + sizeof text, value, std::chars_format::fixed)
+                         : std::to_chars(text, text + sizeof text, value);
+  return {text, end.ptr};
+}
+
+std::string quoted_text(const std::string& text) {
+  using nlohmann::json;
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace floe::observe

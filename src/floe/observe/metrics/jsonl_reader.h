@@ -1,4 +1,5 @@
-// The lines of a metrics.jsonl, one at a time, whatever state the file is in.
+// The lines of a metrics.jsonl, one at a time, whatever state the file is in; and how numbers and
+// texts stand in JSON.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +8,6 @@
 #include <string>
 
 namespace floe::observe {
-
-// Numbers and texts as JSON has them.
-
-// The shortest decimal that reads back as the same double. What is not finite becomes what Python's
-// json writes and reads: NaN, Infinity, -Infinity. That is no JSON; metrics.jsonl avoids it.
-std::string number_text(double value);
-// In quotes; bytes that are not UTF-8 become U+FFFD.
-std::string quoted_text(const std::string& text);
 
 struct JsonLine {
   std::int64_t number = 0;  // from 1
@@ -36,5 +29,11 @@ class JsonlReader {
   std::ifstream file_;
   std::int64_t number_ = 0;
 };
+
+// The shortest decimal that reads back as the same double. What is not finite becomes what Python's
+// json writes and reads: NaN, Infinity, -Infinity. That is no JSON; metrics.jsonl avoids it.
+std::string number_text(double value);
+// In quotes; bytes that are not UTF-8 become U+FFFD.
+std::string quoted_text(const std::string& text);
 
 }  // namespace floe::observe

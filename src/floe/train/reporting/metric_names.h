@@ -1,5 +1,6 @@
 // The metrics of a run that a configuration may name: for phases that end, runs that stop and
-// checkpoints that stay. All of them are numbers of metrics.jsonl.
+// checkpoints that stay. All of them are numbers of metrics.jsonl; which there are follows from the
+// run's configuration, so that they stand here and not in observe/.
 #pragma once
 
 #include <string>
