@@ -370,6 +370,11 @@ def test_training_begins_from_another_run(world, tmp_path):
     assert abs(losses[0][0] - begin["loss_laion"]) > 0.01
 
 
+def test_inputs_that_are_not_there_are_bad_usage(tmp_path):
+    done = run_floe("forward", GOLDEN / "model.yaml", tmp_path / "none.safetensors", tmp_path / "out.safetensors")
+    assert done.returncode == 2 and "none.safetensors" in done.stderr, done.stderr
+
+
 def test_damaged_weights_are_not_trained_on(world, damaged, tmp_path):
     where = [f"run.dir={tmp_path}", "run.name=x", "train.steps=1"]
     done = run_floe("train", world.yaml, f"model.weights={damaged}", *where)

@@ -1,7 +1,6 @@
 // Files, atomic files and the reading of byte ranges.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <numeric>
 #include <thread>

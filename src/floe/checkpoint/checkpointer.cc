@@ -4,7 +4,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <filesystem>

@@ -1,5 +1,6 @@
 #include "floe/config/codec.h"
 
+#include <cmath>
 #include <utility>
 
 #include "floe/core/bytes.h"

@@ -1,6 +1,5 @@
 #include "floe/image/transform.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "floe/core/error.h"

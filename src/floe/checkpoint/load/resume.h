@@ -2,7 +2,6 @@
 // reads it: commands, and runs that begin from another run's weights.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>

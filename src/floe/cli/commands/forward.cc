@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "floe/cli/loaded_model.h"
+#include "floe/io/file/file.h"
 #include "floe/io/safetensors/safetensors.h"
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/models/decoders/decoder.h"
@@ -108,6 +109,8 @@ Exit run(const Args& args) {
   LoadedModel loaded = load_model("forward", words.paths[0], words.changes, options);
   models::LanguageModel& model = *loaded.built.model;
 
+  require<ConfigError>(path_exists(input_path), "forward: there is no file '", input_path,
+                       "' of inputs");
   const auto inputs = open_tensors(input_path);
   const at::Tensor ids = read(*inputs, "lang_x");
   require<DataError>(ids.defined() && ids.dim() == 2, input_path,

@@ -1,7 +1,4 @@
-#include <algorithm>
 #include <filesystem>
-#include <set>
-#include <tuple>
 
 #include "floe/core/error.h"
 #include "floe/core/str.h"

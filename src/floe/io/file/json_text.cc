@@ -20,6 +20,60 @@ std::string shortened(std::string text) {
   return text.substr(0, end) + "...";
 }
 
+// Refuses keys that come twice and deep nesting. A pass of its own: json::parse with a callback takes
+// time that grows with the square of an object's members.
+class StrictReader : public json::json_sax_t {
+ public:
+  explicit StrictReader(const std::string& file) : file_(file) {}
+
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool string(string_t&) override { return value(); }
+  bool binary(binary_t&) override { return value(); }
+  bool start_object(std::size_t) override {
+    keys_.emplace_back();
+    return open();
+  }
+  bool key(string_t& name) override {
+    value();
+    require<DataError>(keys_.back().insert(name).second, "'", file_, "': the JSON has the key ",
+                       quoted(name), " twice");
+    return true;
+  }
+  bool end_object() override {
+    keys_.pop_back();
+    return close();
+  }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_array() override { return close(); }
+  bool parse_error(std::size_t, const std::string&, const json::exception&) override {
+    return false;
+  }
+
+ private:
+  bool value() const {
+    require<DataError>(depth_ <= kMostDepth, "'", file_, "': the JSON is nested deeper than ",
+                       kMostDepth, " levels");
+    return true;
+  }
+  bool open() {
+    value();
+    ++depth_;
+    return true;
+  }
+  bool close() {
+    --depth_;
+    return true;
+  }
+
+  const std::string& file_;
+  int depth_ = 0;                            // objects and lists that are open
+  std::vector<std::set<std::string>> keys_;  // of the objects that are open
+};
+
 }  // namespace
 
 std::string quoted(const std::string& name) { return shown(json(name)); }
@@ -29,19 +83,10 @@ std::string shown(const json& value) {
 }
 
 json parse_json(const std::string& text, const std::string& file) {
-  std::vector<std::set<std::string>> keys;  // of the objects around the place of reading
-  const auto strict = [&](int depth, json::parse_event_t event, json& parsed) {
-    require<DataError>(depth <= kMostDepth, "'", file, "': the JSON is nested deeper than ",
-                       kMostDepth, " levels");
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key)
-      require<DataError>(keys.back().insert(parsed.get<std::string>()).second, "'", file,
-                         "': the JSON has the key ", shown(parsed), " twice");
-    return true;
-  };
+  StrictReader reader(file);
+  json::sax_parse(text, &reader);  // what is not JSON at all is said below
   try {
-    return json::parse(text, strict);
+    return json::parse(text);
   } catch (const json::exception& error) {
     throw DataError(str("'", file, "': not valid JSON: ", shortened(error.what())));
   }

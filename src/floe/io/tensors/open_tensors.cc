@@ -1,7 +1,6 @@
 #include "floe/io/tensors/open_tensors.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <set>
 

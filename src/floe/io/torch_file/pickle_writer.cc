@@ -1,5 +1,4 @@
 #include <bit>
-#include <cstring>
 #include <limits>
 #include <unordered_map>
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "floe/core/utf8.h"
 #include "floe/token/regex/regex.h"

@@ -1,7 +1,6 @@
 // SentencePiece models, and the tokenizer that LLaMA has with one.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>

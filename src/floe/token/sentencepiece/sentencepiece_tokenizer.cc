@@ -1,6 +1,5 @@
 #include <sentencepiece_processor.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
 
