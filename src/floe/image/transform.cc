@@ -1,5 +1,6 @@
 #include "floe/image/transform.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "floe/core/error.h"
