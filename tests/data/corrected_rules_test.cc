@@ -1,6 +1,6 @@
 // Each thing that corrected rules mend: what the reference does, and what they do.
-// (Samples that merge across shards: grouping_test.cc. Orders of repeated passes: shard_order_test.cc.
-// One flip for a whole batch: the loader's tests.)
+// (Samples that merge across shards: grouping_test.cc. Orders of repeated passes:
+// shard_order_test.cc. One flip for a whole batch: the loader's tests.)
 #include <gtest/gtest.h>
 
 #include "floe/data/python/str.h"

@@ -30,7 +30,8 @@ TEST(MemberName, MetadataOfTheShard) {
   EXPECT_EQ(split("x/__meta__.jpg"), "x/__meta__|jpg");
 }
 
-// Shards as lists of names; a `*` in front gives the file content. The samples as "key:suffix,suffix".
+// Shards as lists of names; a `*` in front gives the file content. The samples as
+// "key:suffix,suffix".
 std::vector<std::string> grouped(const std::vector<std::vector<std::string>>& shards, Rules rules) {
   Grouper grouper(rules);
   std::vector<std::string> samples;

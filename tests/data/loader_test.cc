@@ -384,8 +384,8 @@ TEST(Loader, ReadersAreNeverFurtherAheadThanTheirQueues) {
   Loader loader(config, context());
   for (int i = 0; i < 100; ++i) loader.next();
   const SourceUsage usage = loader.usage()[0];
-  // Of each worker: the batch that is being filled, one that waits, four samples per thread, and one that
-  // a worker with nothing queued may always read.
+  // Of each worker: the batch that is being filled, one that waits, four samples per thread, and
+  // one that a worker with nothing queued may always read.
   EXPECT_LE(usage.most_samples_ahead, 2 * (2 * 8 + 4 * 2 + 1));
   EXPECT_GT(usage.most_samples_ahead, 8);
   EXPECT_LE(usage.most_shuffle_bytes, kMiB + 2 * 2000);
@@ -419,8 +419,8 @@ TEST(Loader, MemoryStaysFlatOverAHundredThousandSamples) {
   }
   const SourceUsage late = loader.usage()[0];
   EXPECT_EQ(loader.counts()[0].second.samples, 100'000);
-  // A batch that is written, one that is filled, four samples per thread, and the one that a worker with
-  // nothing queued may always read.
+  // A batch that is written, one that is filled, four samples per thread, and the one that a worker
+  // with nothing queued may always read.
   EXPECT_LE(late.most_samples_ahead, 200 + 4 * 2 + 1);
   EXPECT_LE(late.most_bytes_ahead, early.most_bytes_ahead * 5 / 4);
   EXPECT_LE(late.most_shuffle_bytes, 4 * kMiB);

@@ -1,8 +1,8 @@
 // The loader from the command line, for tests:
 //   loader_tool CONFIG.yaml TOKENIZER --steps N [--state FILE] [--rank R --world W] [--size S]
 //               [--resume FILE]... [--slow MS]
-// prints a JSON line per step (epoch, index, keys, a hash of all that a model would see), and a last
-// one with the counts. After each line the state is in FILE, which appears whole.
+// prints a JSON line per step (epoch, index, keys, a hash of all that a model would see), and a
+// last one with the counts. After each line the state is in FILE, which appears whole.
 #include <unistd.h>
 
 #include <chrono>

@@ -290,7 +290,8 @@ TEST(Resume, OtherDataIsAnError) {
   EXPECT_THROW(Loader(prepared, context(), saved), OtherData);
 }
 
-// Every value of a state replaced by others, and every key removed: an error, or a loader that runs.
+// Every value of a state replaced by others, and every key removed: an error, or a
+// loader that runs.
 TEST(Resume, DamagedStatesAreErrors) {
   const auto shards = laion_shards(3, 30);
   DataConfig config = laion_config(shards->pattern(), 2);

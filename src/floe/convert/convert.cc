@@ -32,8 +32,8 @@ class ZipLines {
   // Throws DataError that names the archive when it cannot be read or is empty.
   explicit ZipLines(const std::string& path);
 
-  // The next line with its end mark, or false behind the last. Throws DataError for damage and for a
-  // line of more than a gigabyte.
+  // The next line with its end mark, or false behind the last. Throws DataError for damage and for
+  // a line of more than a gigabyte.
   bool next(std::string& line);
 
  private:

@@ -30,9 +30,9 @@ struct ConvertProgress {
 };
 
 // Writes OUT/%09d.tar, each of which appears when it is whole. Calls `report` after every document
-// and shard, from the calling thread. When `stop` becomes true it throws; called again with the same
-// options it goes on behind the last finished shard, and what it writes is the same as in one run.
-// Throws ConfigError for missing input and for an output folder of something else.
+// and shard, from the calling thread. When `stop` becomes true it throws; called again with the
+// same options it goes on behind the last finished shard, and what it writes is the same as in one
+// run. Throws ConfigError for missing input and for an output folder of something else.
 ConvertCounts convert_mmc4(const ConvertOptions& options,
                            const std::function<void(const ConvertProgress&)>& report,
                            const std::atomic<bool>& stop);

@@ -38,8 +38,8 @@ class InspectReport {
 };
 
 // One inspected sample as a line of JSON: shard, key, status (kept | dropped), reason, detail, ids,
-// images, crop_sha256 (of each crop's bytes, HWC), label_spans ([first, end) of tokens with a label).
-// Bytes that are not UTF-8 in names become U+FFFD.
+// images, crop_sha256 (of each crop's bytes, HWC), label_spans ([first, end) of tokens with a
+// label). Bytes that are not UTF-8 in names become U+FFFD.
 std::string json_line(const Outcome& outcome);
 
 // [first, end) of the positions that have a label.

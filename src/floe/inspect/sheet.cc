@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::string_view kIncomplete = "\xEF\xBF\xBD";  // U+FFFD
 
-// What each id adds to the text before it. Ids that only begin a character add nothing; the one that
-// completes it adds all of it.
+// What each id adds to the text before it. Ids that only begin a character add nothing; the one
+// that completes it adds all of it.
 std::vector<std::string> token_pieces(const token::Tokenizer& tokenizer,
                                       std::span<const std::int32_t> ids) {
   std::vector<std::string> pieces;

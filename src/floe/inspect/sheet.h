@@ -34,9 +34,9 @@ class CropGrid {
   std::vector<Cell> cells_;
 };
 
-// A contact sheet: what a model would see of the first samples, as one HTML file that needs no other.
-// Crops, the text token by token with marks made visible and learned tokens set off, and why others
-// were dropped.
+// A contact sheet: what a model would see of the first samples, as one HTML file that needs no
+// other. Crops, the text token by token with marks made visible and learned tokens set off, and why
+// others were dropped.
 class ContactSheet {
  public:
   // Shows up to `most` kept and as many dropped samples; the others are counted.

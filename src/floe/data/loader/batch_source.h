@@ -2,11 +2,11 @@
 //
 // Note [Threads of the loader]
 // Each logical worker has a thread that reads its shards; the pool decodes; what depends on order
-// (the draws, the batches, the state) is done in order under the source's lock by whichever thread
-// brings the next result. A reader goes on only while it is less than its queue ahead of the batches
-// that were given: in samples, and in bytes. So the number of threads decides how fast a batch
-// comes, never what is in it. `changed`, through which these threads wake the loader, is the only
-// callback.
+// (the draws, the batches, the state) is done in order under the source's lock by whichever
+// thread brings the next result. A reader goes on only while it is less than its queue ahead of
+// the batches that were given: in samples, and in bytes. So the number of threads decides how
+// fast a batch comes, never what is in it. `changed`, through which these threads wake the
+// loader, is the only callback.
 #pragma once
 
 #include <atomic>
@@ -59,8 +59,8 @@ class BatchSource {
   virtual void start() {}
   // The next step, if it is there. Throws what went wrong once everything before that was given.
   virtual std::optional<SourceOutput> try_next() = 0;
-  // The pictures of one of its batches are in their place, so that nothing of it is needed any more.
-  // Once for each; any thread.
+  // The pictures of one of its batches are in their place, so that nothing of it is needed any
+  // more. Once for each; any thread.
   virtual void written(const PendingBatch&) {}
   // No thread of its own, and no callback, runs afterwards. The pool must have been stopped before.
   virtual void stop() {}

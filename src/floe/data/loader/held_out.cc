@@ -33,8 +33,8 @@ struct HeldOut::OfSource {
     return std::move(found->raw);
   }
 
-  // A document that is longer than a batch of text comes in pieces, each a sequence of its own, as in
-  // training.
+  // A document that is longer than a batch of text comes in pieces, each a sequence of its own,
+  // as in training.
   void cut(const Sample& document) {
     const auto all = static_cast<std::int64_t>(document.ids.size());
     for (std::int64_t begin = 0; begin < all; begin += plan.per_batch)

@@ -1,5 +1,5 @@
-// Held-out data, once from beginning to end: the shards of a rank in order, without shuffling, draws
-// or flips. Ranks may have different numbers of batches, also none.
+// Held-out data, once from beginning to end: the shards of a rank in order, without shuffling,
+// draws or flips. Ranks may have different numbers of batches, also none.
 //
 //   HeldOut held_out(config, context, {.max_batches = 100});
 //   while (auto batch = held_out.next()) evaluate(*batch);
@@ -22,8 +22,8 @@ struct HeldOutOptions {
 
 class HeldOut {
  public:
-  // `config` as for a Loader, with the held-out shards in it; context.keys says what they are called.
-  // Throws ConfigError for shards that cannot be.
+  // `config` as for a Loader, with the held-out shards in it; context.keys says what they are
+  // called. Throws ConfigError for shards that cannot be.
   HeldOut(const DataConfig& config, const LoaderContext& context, const HeldOutOptions& options);
   ~HeldOut();
   HeldOut(const HeldOut&) = delete;

@@ -52,7 +52,8 @@ struct LoaderSetup {
 // "laion, mmc4": of a saved state.
 std::string sources_text(const nlohmann::json& sources);
 
-// `saved` is empty at the beginning. Throws ConfigError and DataError as the constructors of Loader.
+// `saved` is empty at the beginning. Throws ConfigError and DataError as the
+// constructors of Loader.
 LoaderParts make_sources(const LoaderSetup& setup, std::span<const nlohmann::json> saved);
 
 }  // namespace floe::data

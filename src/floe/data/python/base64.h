@@ -10,8 +10,8 @@
 namespace floe::data {
 
 // Characters outside the alphabet (line breaks, `-`, `_`) are left out. The data ends where padding
-// completes a group of four; what follows is ignored. Throws DataError when characters or padding are
-// missing at the end, and for text that is not ASCII.
+// completes a group of four; what follows is ignored. Throws DataError when characters or padding
+// are missing at the end, and for text that is not ASCII.
 Bytes decode_base64(std::string_view text);
 
 // As base64.b64encode.

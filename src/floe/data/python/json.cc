@@ -10,8 +10,8 @@
 #include <unordered_map>
 
 #include "floe/core/error.h"
-#include "floe/data/python/str.h"
 #include "floe/core/utf8.h"
+#include "floe/data/python/str.h"
 
 namespace floe::data {
 
@@ -19,9 +19,9 @@ namespace {
 
 // How Python finds out the encoding of JSON in bytes.
 
-// The text of `bytes` as UTF-8, surrogates allowed. UTF-8 stays in place (without a byte order mark);
-// UTF-16 and UTF-32, told by a byte order mark or by where the zeros are, go through `storage`.
-// Throws DataError when the bytes are not valid in their encoding.
+// The text of `bytes` as UTF-8, surrogates allowed. UTF-8 stays in place (without a byte order
+// mark); UTF-16 and UTF-32, told by a byte order mark or by where the zeros are, go through
+// `storage`. Throws DataError when the bytes are not valid in their encoding.
 std::string_view json_text(std::string_view bytes, std::string& storage);
 
 struct Encoding {
@@ -94,7 +94,8 @@ std::string_view json_text(std::string_view bytes, std::string& storage) {
 
 namespace {
 
-// Python gives up at its recursion limit, 1000 frames of which the callers of json.loads hold a few.
+// Python gives up at its recursion limit, 1000 frames of which the callers of json.loads
+// hold a few.
 constexpr int kMaxDepth = 990;
 constexpr std::size_t kMostDigits = 4300;
 

@@ -1,6 +1,6 @@
-// The Mersenne Twister MT19937 (M. Matsumoto, T. Nishimura, 1998), the engine below Python's `random`
-// and torch's CPU generator. Its whole state can be saved and set, so that a run can go on where
-// another stopped.
+// The Mersenne Twister MT19937 (M. Matsumoto, T. Nishimura, 1998), the engine below Python's
+// `random` and torch's CPU generator. Its whole state can be saved and set, so that a run can go on
+// where another stopped.
 #pragma once
 
 #include <array>
@@ -74,7 +74,8 @@ class TorchRandom {
 
   // torch.rand(1) in float32: uniform in [0, 1), 24 bits.
   float rand();
-  // torch.empty((), dtype=torch.int64).random_(): 63 bits; what a DataLoader draws as its base seed.
+  // torch.empty((), dtype=torch.int64).random_(): 63 bits; what a DataLoader draws as
+  // its base seed.
   std::int64_t int64();
 
   // For checkpoints.

@@ -24,8 +24,8 @@ constexpr bool is_space(char32_t c) {
 }  // namespace
 
 bool is_utf8_with_surrogates(std::string_view text) {
-  // A surrogate is ED A0..BF 80..BF. Between them the text must be valid on its own: a sequence that
-  // a surrogate cuts in two is not.
+  // A surrogate is ED A0..BF 80..BF. Between them the text must be valid on its own: a sequence
+  // that a surrogate cuts in two is not.
   std::size_t start = 0;
   for (std::size_t at = text.find('\xED'); at != std::string_view::npos;
        at = text.find('\xED', at + 1)) {

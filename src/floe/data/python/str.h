@@ -1,5 +1,5 @@
-// The parts of Python's `str` that the rules of samples rest on. Text is UTF-8; where Python's strings
-// may hold lone surrogates, they are three bytes each.
+// The parts of Python's `str` that the rules of samples rest on. Text is UTF-8; where Python's
+// strings may hold lone surrogates, they are three bytes each.
 #pragma once
 
 #include <cstddef>

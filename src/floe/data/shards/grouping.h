@@ -1,10 +1,10 @@
 // Files of shards to raw samples, by WebDataset's rules (and the reference's change of them):
-// - only regular files count (the tar reader sees to that); `__x__` and `__x__/…` are skipped, and so
-//   are names without an extension;
+// - only regular files count (the tar reader sees to that); `__x__` and `__x__/…` are skipped, and
+//   so are names without an extension;
 // - the key is the path up to the first dot of the base name, the suffix is the rest in lower case;
 // - neighbours with one key form a sample; a suffix seen twice starts the next sample.
-// With the reference's rules a sample may go on in the next shard (keys are equal, suffixes differ);
-// corrected rules end it with its shard.
+// With the reference's rules a sample may go on in the next shard (keys are equal, suffixes
+// differ); corrected rules end it with its shard.
 #pragma once
 
 #include <optional>

@@ -22,9 +22,9 @@ struct StreamPlace {
 // The shards (as indices into the list of `num_shards`) that this stream reads in one pass of the
 // epoch, without resampling: the list through a buffer shuffle seeded with seed + epoch, every
 // world_size-th from `rank`, of those every num_workers-th from `worker`. May be empty.
-// A stream that needs more samples than its shards have makes another pass. With the reference's rules
-// every pass has the same order; with corrected rules pass p > 0 goes through the same shards of this
-// stream in an order of its own.
+// A stream that needs more samples than its shards have makes another pass. With the reference's
+// rules every pass has the same order; with corrected rules pass p > 0 goes through the same shards
+// of this stream in an order of its own.
 std::vector<std::int64_t> shard_order(std::int64_t num_shards, std::uint64_t seed,
                                       std::uint64_t epoch, const StreamPlace& place,
                                       Rules rules = Rules::openflamingo, std::uint64_t pass = 0);
@@ -43,8 +43,8 @@ class ResampledShards {
   PythonRandom random_;
 };
 
-// The base seeds of a rank's loaders in the order in which they are made (LAION first, MMC4 second),
-// drawn once per run from torch's generator seeded with seed + rank.
+// The base seeds of a rank's loaders in the order in which they are made (LAION first, MMC4
+// second), drawn once per run from torch's generator seeded with seed + rank.
 std::vector<std::uint64_t> loader_base_seeds(std::uint64_t seed, std::int64_t rank,
                                              std::size_t num_loaders);
 // The seed of a worker's own generators: base seed + worker.

@@ -59,8 +59,8 @@ class Inflater {
   z_stream stream_{};
 };
 
-// The content of a gzip file of one or more members, as Python's gzip reads it. Throws DataError when
-// it is cut off, damaged, followed by other bytes than zeros, or too large.
+// The content of a gzip file of one or more members, as Python's gzip reads it. Throws DataError
+// when it is cut off, damaged, followed by other bytes than zeros, or too large.
 Bytes gunzip(std::span<const std::byte> file) {
   Bytes out;
   require<DataError>(file.size() <= kMostUnpackedBytes, "gzip: more than ", kMostUnpackedBytes,

@@ -34,7 +34,8 @@ struct LaionConfig {
 };
 void describe(config::Schema<LaionConfig>& s);
 
-// Whether WebDataset's image decoder takes fields of this suffix (by its last part: `seg.jpg` is one).
+// Whether WebDataset's image decoder takes fields of this suffix (by its last part:
+// `seg.jpg` is one).
 bool is_image_suffix(std::string_view suffix);
 
 struct LaionSettings {

@@ -2,12 +2,13 @@
 // writes them), and documents of the ChatGPT kind (`is_gpt`).
 //
 // The reference's rules, in short: pictures of at least 11 000 bytes are matched one-to-one with
-// sentences (maximum total similarity), pairs below the threshold are left out, the first max_images
-// in image order are kept, each matched sentence gets `<|endofchunk|><image>` in front, the text is cut to
-// max_tokens, and documents with fewer than min_images markers left are dropped.
+// sentences (maximum total similarity), pairs below the threshold are left out, the first
+// max_images in image order are kept, each matched sentence gets `<|endofchunk|><image>` in front,
+// the text is cut to max_tokens, and documents with fewer than min_images markers left are dropped.
 //
-// Pictures are decoded last, after it is clear that the rest would be kept; so of several defects of a
-// document another one may be named than the reference would, but never is another decision made.
+// Pictures are decoded last, after it is clear that the rest would be kept; so of several
+// defects of a document another one may be named than the reference would, but never is
+// another decision made.
 //
 // Corrected rules differ in this:
 // - pictures stand in the order of their markers in the text, and the first max_images of the text

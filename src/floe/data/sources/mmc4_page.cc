@@ -22,9 +22,9 @@ struct Similarities {
   double at(std::size_t row, std::size_t column) const { return values[row * columns + column]; }
 };
 
-// The rows of these images, in this order. All of the matrix must be rectangular and numeric, though
-// NaN does no harm in rows that are not asked for. true and false count as 1 and 0 beside at least one
-// number. Throws Drop (bad_matrix).
+// The rows of these images, in this order. All of the matrix must be rectangular and numeric,
+// though NaN does no harm in rows that are not asked for. true and false count as 1 and 0 beside at
+// least one number. Throws Drop (bad_matrix).
 Similarities pick_similarities(const Json& matrix, const std::vector<std::size_t>& images);
 
 using Kind = Json::Kind;
@@ -89,8 +89,8 @@ bool mentions_base64(const Json& info) {
   }
 }
 
-// The pictures that are large enough. Every base64 must be valid, whatever its size; corrected rules
-// leave out what is not.
+// The pictures that are large enough. Every base64 must be valid, whatever its size; corrected
+// rules leave out what is not.
 std::vector<Picture> read_pictures(const Json& image_info, Rules rules) {
   keep_if(image_info.is(Kind::array), reason::kBadDocument, "image_info is no list");
   std::vector<Picture> pictures;

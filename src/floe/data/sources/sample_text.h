@@ -25,8 +25,8 @@ void laion_labels(std::span<const std::int32_t> ids, const token::FlamingoTokens
 void mmc4_labels(std::span<const std::int32_t> ids, const token::FlamingoTokens& tokens,
                  std::span<std::int32_t> labels);
 
-// Memory for the pixels of one picture, kept by its thread: fresh pages for every picture cost a tenth
-// of the time that decoding takes. One at a time in a thread.
+// Memory for the pixels of one picture, kept by its thread: fresh pages for every picture cost a
+// tenth of the time that decoding takes. One at a time in a thread.
 class ThreadImage {
  public:
   ThreadImage() = default;
@@ -51,7 +51,8 @@ inline constexpr std::string_view kImageMark = "<image>", kEndOfChunkMark = "<|e
 // Without the marks, for corrected rules: also without those that the removal of others forms.
 std::string without_marks(std::string_view text);
 
-// Ids of the text, cut on the right to `max_tokens`. Throws Drop (bad_text) when the text is not UTF-8.
+// Ids of the text, cut on the right to `max_tokens`. Throws Drop (bad_text) when the text
+// is not UTF-8.
 std::vector<std::int32_t> cut_ids(const token::Tokenizer& tokenizer, std::string_view text,
                                   std::int64_t max_tokens);
 

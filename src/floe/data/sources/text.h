@@ -1,5 +1,5 @@
-// Plain text for a causal language model: documents as lines of JSON ({"text": "…"}) or as .txt files
-// in tars.
+// Plain text for a causal language model: documents as lines of JSON ({"text": "…"}) or as .txt
+// files in tars.
 #pragma once
 
 #include <cstdint>

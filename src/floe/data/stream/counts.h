@@ -15,8 +15,8 @@ inline constexpr std::string_view kLostAtResume = "lost_at_resume";
 // A shard that is missing, damaged or cut off, or whose pipe failed.
 inline constexpr std::string_view kBadShardReason = "bad_shard";
 
-// Damaged input, as against what the rules leave out on purpose (few pictures, below the threshold).
-// Only damage counts towards data.max_bad_fraction.
+// Damaged input, as against what the rules leave out on purpose (few pictures, below the
+// threshold). Only damage counts towards data.max_bad_fraction.
 bool is_damage(std::string_view reason);
 
 struct Counts {
@@ -41,8 +41,8 @@ struct Counts {
 // "12 samples read, 0 used; …: documents need a member KEY.json; is this data of another source?"
 std::string why_unused(const Counts& counts, std::string_view source);
 
-// Whether so many of all are more than the share `most`, beyond chance: by four standard deviations,
-// and at least 5; with `most` 0 one is too many.
+// Whether so many of all are more than the share `most`, beyond chance: by four standard
+// deviations, and at least 5; with `most` 0 one is too many.
 bool too_many(std::int64_t bad, std::int64_t all, double most);
 
 }  // namespace floe::data

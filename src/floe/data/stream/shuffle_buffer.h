@@ -3,8 +3,8 @@
 //   ShuffleBuffer<int> buffer({.samples = 2000, .initial = 500});
 //   while (auto item = buffer.next([&] { return source.next(); }, random)) use(*item);
 //
-// It shuffles the shards of a pass, the samples of a stream, and mere references to these samples: the
-// same steps on samples and on references give the same order, which is how a position is kept
+// It shuffles the shards of a pass, the samples of a stream, and mere references to these samples:
+// the same steps on samples and on references give the same order, which is how a position is kept
 // without the samples (Note [Positions] in stream_state.h).
 #pragma once
 

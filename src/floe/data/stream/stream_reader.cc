@@ -10,8 +10,8 @@
 namespace floe::data {
 namespace {
 
-// Shards without a sample after which a call of the walker comes back: a stream of empty shards must not
-// look like one that hangs.
+// Shards without a sample after which a call of the walker comes back: a stream of empty shards
+// must not look like one that hangs.
 constexpr std::int64_t kMostSilentShards = 64;
 
 class TarMembers : public MemberSource {

@@ -18,13 +18,13 @@ namespace floe::data {
 // Where a stream of samples stands, without the samples.
 //
 // Note [Positions]
-// A sample is named by where its first file lies: (which shard the stream opened, which file in it).
-// Grouping has no memory before the first file of a sample, so reading from there gives it again.
-// A position therefore is small: the shards that come, the file at which reading goes on, the names
-// of the samples in the shuffle buffer, and a generator. The reader of a stream runs ahead of what a
-// training step has seen; each sample that it gives comes with what was read for it (Progress), and
-// whoever consumes the samples in order applies that to a position of his own. Both make the same
-// draws, so his position is exactly that of the last sample he has seen.
+// A sample is named by where its first file lies: (which shard the stream opened, which file in
+// it). Grouping has no memory before the first file of a sample, so reading from there gives it
+// again. A position therefore is small: the shards that come, the file at which reading goes on,
+// the names of the samples in the shuffle buffer, and a generator. The reader of a stream runs
+// ahead of what a training step has seen; each sample that it gives comes with what was read for it
+// (Progress), and whoever consumes the samples in order applies that to a position of his own. Both
+// make the same draws, so his position is exactly that of the last sample he has seen.
 
 struct SampleRef {
   std::uint32_t ordinal = 0;  // of the shard (stream_shards.h)

@@ -1,4 +1,5 @@
-// What the passes of one step come to: on one rank while they run, on all ranks after the agreement.
+// What the passes of one step come to: on one rank while they run, on all ranks after the
+// agreement.
 #pragma once
 
 #include <ATen/core/Tensor.h>
