@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "floe/core/error.h"
@@ -117,6 +118,48 @@ TEST(OpenSinks, RunsWithoutSettings) {
   sinks->finish(0);
   EXPECT_EQ(scratch.read("deep/run/metrics.jsonl"),
             "{\"step\":0,\"time\":1,\"val_loss\":1}\n{\"step\":1,\"time\":2,\"loss\":1}\n");
+}
+
+config::Value settings(const std::string& text) { return config::parse_yaml(text, "test"); }
+
+// Of the sinks' part of `log:`, with its defaults.
+std::string resolved(const SinkConfigs& configs) {
+  return config::write_inline_yaml(config::Codec<SinkConfigs>::write(configs, config::Write::all));
+}
+
+TEST(SinkConfigs, EachSinkOwnsItsKeys) {
+  const std::string wandb = "{mode: offline, project: ice, entity: null, checkpoints: false}";
+  const auto configs =
+      config::bind<SinkConfigs>(settings("{jsonl: false, wandb: {mode: offline, project: ice}}"));
+  EXPECT_TRUE(resolved(configs).starts_with("{tensorboard: true, jsonl: false, wandb: " + wandb))
+      << resolved(configs);
+  const SinkConfigs copy = configs;
+  EXPECT_EQ(resolved(copy), resolved(configs));
+  EXPECT_NE(resolved(copy), resolved(SinkConfigs{}));
+}
+
+TEST(SinkConfigs, WhatNoSinkKnowsIsRefused) {
+  const auto problem = [](const std::string& text) -> std::string {
+    try {
+      config::bind<SinkConfigs>(settings(text));
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(problem("{jsnl: true}").find("did you mean 'jsonl'"), std::string::npos);
+  EXPECT_NE(problem("{wandb: {project: ''}}").find("wandb.project"), std::string::npos);
+}
+
+TEST(OpenSinks, NoneAtAll) {
+  test::Scratch scratch;
+  const auto off = config::bind<SinkConfigs>(settings("{jsonl: false, tensorboard: false}"));
+  const auto sinks = open_sinks(off, {.name = "n", .folder = scratch.path("run")});
+  sinks->write({.step = 1});
+  EXPECT_THROW(sinks->write({.step = 1}), Error);
+  sinks->add_files(scratch.path("nothing"), "nothing");
+  sinks->finish(1);
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path("run")));
 }
 
 // Nothing can be written there, and memory is bounded: what finds no place in it is counted.
