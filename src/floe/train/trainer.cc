@@ -4,10 +4,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <filesystem>
 
-#include "floe/checkpoint/folder/folders.h"
-#include "floe/checkpoint/folder/manifest.h"
 #include "floe/checkpoint/load/resume.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
@@ -16,15 +13,12 @@
 #include "floe/train/reporting/data_report.h"
 #include "floe/train/reporting/step_record.h"
 #include "floe/train/setup/parallelize.h"
-#include "floe/train/setup/resume_changes.h"
 #include "floe/train/setup/run_setup.h"
 #include "floe/train/step/loss_scale.h"
 #include "floe/train/validation.h"
 
 namespace floe::train {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::string keys_of(const std::vector<PackedBatch>& batches) {
   constexpr std::size_t kMost = 16;
@@ -37,22 +31,6 @@ std::string keys_of(const std::vector<PackedBatch>& batches) {
     keys.push_back(rest);
   }
   return join(keys, ", ");
-}
-
-// What the trainer saved in the checkpoint that a run would go on from; null: nothing is readable.
-nlohmann::json newest_state(const RunSection& run) {
-  std::vector<std::string> passed_over;
-  const std::string folder = checkpoint::checkpoints_folder(run.folder());
-  const std::vector<std::string> paths =
-      run.resume == "auto" ? checkpoint::candidates(folder, passed_over)
-                           : checkpoint::candidates_from(run.resume, folder, passed_over);
-  try {
-    if (!paths.empty())
-      return checkpoint::read_manifest(checkpoint::manifest_path(paths.front())).shared;
-  } catch (const Error&) {
-    // Then there is nothing to compare with.
-  }
-  return nullptr;
 }
 
 // By which the best checkpoints are chosen.
@@ -283,8 +261,8 @@ std::vector<double> Trainer::global_divisors(const std::vector<PackedBatch>& bat
   const std::size_t num_sources = data::num_sources();
   std::vector<double> labels(num_sources, 0.0);
   for (const PackedBatch& batch : batches) {
-    const auto counts = models::count_targets(*built_.model, batch,
-                                              static_cast<std::int64_t>(num_sources));
+    const auto counts =
+        models::count_targets(*built_.model, batch, static_cast<std::int64_t>(num_sources));
     for (std::size_t s = 0; s < num_sources; ++s) labels[s] += static_cast<double>(counts[s]);
   }
   const at::Tensor all = at::tensor(labels, at::kDouble).to(world_->device());
@@ -457,6 +435,10 @@ nlohmann::json Trainer::shared_state() const {
 nlohmann::json Trainer::rank_state() const { return loader_->state().save(); }
 
 void Trainer::resume() {
+  const auto log_changes = [this](const nlohmann::json& saved) {
+    if (world_->rank() == 0)
+      log_resume_changes(saved, reporter_->config_json(), config_, world_->size());
+  };
   std::optional<checkpoint::Restored> restored;
   try {
     restored = checkpoints_->resume(config_.run.resume);
@@ -481,22 +463,6 @@ void Trainer::resume() {
   phases_->restore(state.value("phases", nlohmann::json()));
   early_stop_.restore(state.value("stop", nlohmann::json()));
   data_position_ = data_position(*restored, config_);
-}
-
-void Trainer::log_changes(const nlohmann::json& saved_by) const {
-  if (world_->rank() != 0 || !saved_by.is_object()) return;
-  const int before = saved_by.value("world_size", world_->size());
-  const std::vector<std::string> lines =
-      resume_changes(saved_by.value("config", nlohmann::json()), reporter_->config_json(), before,
-                     world_->size(), config_.run.resume_data);
-  if (config_.data.batches && before != world_->size())
-    log::warn("data.batches has a file per rank, and the checkpoint is of ",
-              counted(before, "rank"), ": ",
-              before > world_->size()
-                  ? "what the files of the ranks that are gone still held is not read"
-                  : "the files of new ranks are read on from where those of the others stand");
-  if (!lines.empty()) log::info("this run differs from the one that saved the checkpoint:");
-  for (const std::string& line : lines) log::info("  ", line);
 }
 
 void Trainer::open_data() {

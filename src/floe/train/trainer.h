@@ -4,9 +4,10 @@
 //   trainer.run();
 //
 // A step reads a batch of every source, goes forward and backward over them, agrees with the other
-// ranks (one small all-reduce: the gradient norm, whether everything is finite, what is logged, whether
-// somebody was asked to stop), clips, and updates. A step that is not finite anywhere is skipped by all
-// ranks together: it advances the data, but not `step`, the learning rate, the average or the phase.
+// ranks (one small all-reduce: the gradient norm, whether everything is finite, what is logged,
+// whether somebody was asked to stop), clips, and updates. A step that is not finite anywhere is
+// skipped by all ranks together: it advances the data, but not `step`, the learning rate, the
+// average or the phase.
 #pragma once
 
 #include <map>
@@ -27,7 +28,7 @@
 #include "floe/train/reporting/step_record.h"
 #include "floe/train/run_config.h"
 #include "floe/train/run_signals.h"
-#include "floe/train/setup/data_position.h"
+#include "floe/train/setup/resume.h"
 #include "floe/train/step/loss_scale.h"
 #include "floe/train/step/step_graphs.h"
 #include "floe/train/step/time_account.h"
@@ -38,8 +39,9 @@ class Validation;
 
 class Trainer {
  public:
-  // Collective: builds the model, reads its weights, opens the data and restores the checkpoint that
-  // run.resume chooses. What `signals` asks for on any rank is done by all after the step under way.
+  // Collective: builds the model, reads its weights, opens the data and restores the
+  // checkpoint that run.resume chooses. What `signals` asks for on any rank is done by all
+  // after the step under way.
   Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::World> world,
           RunSignals& signals);
   ~Trainer();
@@ -55,8 +57,6 @@ class Trainer {
  private:
   void open_data();
   void resume();
-  // Says in what this run differs from the one of a checkpoint with this state.
-  void log_changes(const nlohmann::json& saved_by) const;
 
   // With train.epochs a run ends with the data, however many updates that took; else by its steps.
   bool finished() const;
@@ -122,7 +122,7 @@ class Trainer {
   std::string began_from_;                  // checkpoint::kBeganFrom
   std::int64_t saving_attempts_ = -1;       // of the last save
   std::unique_ptr<StopDeadline> deadline_;  // while the run trains
-  std::string told_saved_;                  // the newest checkpoint that the reporter knows of
+  std::string reported_checkpoint_;         // the newest checkpoint that the reporter knows of
   data::LoaderState data_before_;           // where the loader stood before the step under way
   DataPosition data_position_;              // of the checkpoint, until the data is opened
 };

@@ -61,9 +61,9 @@ class EarlyStop {
 //   PhaseSchedule schedule(config.phases, config.train.cycle_phases);
 //   while (!schedule.over()) {
 //     ...train the set of phase schedule.current()...
-//     schedule.count_update();                    // a skipped step is none
+//     schedule.count_update();   // a skipped step is none
 //     if (validated) schedule.observe(metrics);
-//     schedule.advance();                         // to the next phase, when this one's turn is over
+//     schedule.advance();        // to the next phase, when the turn of this one is over
 //   }
 //
 // All ranks come to the same turns: nothing here depends on a rank.

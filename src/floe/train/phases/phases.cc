@@ -123,16 +123,16 @@ std::vector<optim::Optimizer*> Phases::optimizers() const {
 
 void Phases::plan_rates(std::int64_t total_steps) {
   rates_.clear();
-  bool told = false;  // that of the run, which several sets may follow
+  bool logged = false;  // the warm-up of the run, which several sets may follow
   for (std::size_t set = 0; set < schedule_.size(); ++set) {
     const auto own = config_.phases.empty() ? std::nullopt : config_.phases[set].schedule;
     const optim::ScheduleConfig& schedule = own ? *own : config_.train.schedule;
     const std::int64_t steps =
         own ? schedule_.updates_in(total_steps, set).value_or(0) : total_steps;
     rates_.push_back({optim::make_schedule(schedule, steps, base_lr(set)), own.has_value()});
-    if (schedule.warmup_steps || engine_.world().rank() != 0 || (!own && told)) continue;
+    if (schedule.warmup_steps || engine_.world().rank() != 0 || (!own && logged)) continue;
     log::info(warmup_text(rates_.back().schedule, own ? schedule_.name(set) : ""));
-    told = told || !own;
+    logged = logged || !own;
   }
 }
 

@@ -80,7 +80,7 @@ RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config
       }
     } catch (const fs::filesystem_error& e) {
       report(exit_for(e.code().value()),
-           str("run.dir: the folder ", path_, " cannot be made: ", e.code().message()));
+             str("run.dir: the folder ", path_, " cannot be made: ", e.code().message()));
     } catch (const Error& e) {
       report(e.exit(), e.what());
     }

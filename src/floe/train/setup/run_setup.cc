@@ -11,7 +11,6 @@
 #include "floe/checkpoint/folder/folders.h"
 #include "floe/checkpoint/folder/manifest.h"
 #include "floe/checkpoint/load/resume.h"
-#include "floe/checkpoint/load/verify.h"
 #include "floe/checkpoint/store_exchange.h"
 #include "floe/config/input_paths.h"
 #include "floe/core/log.h"

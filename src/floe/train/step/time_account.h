@@ -2,7 +2,7 @@
 // to the wall clock.
 //
 //   TimeAccount time;
-//   read_batches();  time.lap(TimeAccount::data);     // the time since the last lap was spent on data
+//   read_batches();  time.lap(TimeAccount::data);     // since the last lap: spent on data
 //   compute();       time.lap(TimeAccount::compute);
 //   record.times = time.take();                       // since the last take
 #pragma once

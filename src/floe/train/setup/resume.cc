@@ -1,14 +1,92 @@
-#include "floe/train/setup/resume_changes.h"
+#include "floe/train/setup/resume.h"
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
+#include <filesystem>
 
+#include "floe/checkpoint/folder/folders.h"
+#include "floe/checkpoint/folder/manifest.h"
+#include "floe/checkpoint/load/resume.h"
+#include "floe/core/log.h"
 #include "floe/core/names.h"
 #include "floe/core/str.h"
 #include "floe/data/sources/source.h"
 
 namespace floe::train {
+
+// ---- where the data goes on ----
+
+namespace {
+
+bool is_whole(const std::vector<nlohmann::json>& ranks) {
+  return !ranks.empty() && std::none_of(ranks.begin(), ranks.end(),
+                                        [](const nlohmann::json& rank) { return rank.is_null(); });
+}
+
+// Whether the checkpoint was saved by a run that had begun its data anew.
+bool was_restarted(const nlohmann::json& shared) {
+  const auto said = [](const nlohmann::json& block, const char* key) {
+    return block.is_object() ? block.value(key, nlohmann::json()) : nlohmann::json();
+  };
+  return said(said(said(shared, "config"), "run"), "resume_data") == "restart";
+}
+
+DataPosition where_saved(const checkpoint::Restored& restored, const RunConfig& config) {
+  const std::int64_t batches_per_step = config.train.gradient_accumulation;
+  const std::string run_folder = config.run.folder();
+  if (restored.ranks.empty() || is_whole(restored.ranks)) return {restored.ranks, 0, false};
+  const std::int64_t attempts = restored.shared.value("attempts", restored.step);
+  const std::string last = checkpoint::manifest_path(checkpoint::checkpoints_folder(run_folder) +
+                                                     "/" + checkpoint::kLast);
+  DataPosition position{{}, attempts * batches_per_step, false};
+  std::string from = "the beginning";
+  if (std::filesystem::exists(last)) {
+    const checkpoint::Manifest older = checkpoint::read_manifest(last);
+    const std::int64_t before = older.shared.value("attempts", older.step);
+    if (is_whole(older.ranks) && before <= attempts) {
+      position = {older.ranks, (attempts - before) * batches_per_step, false};
+      from = str("step ", older.step);
+    }
+  }
+  log::info("data: a rank that died left no position; reading on from ", from, " over ",
+            counted(position.batches_behind, "batch"));
+  return position;
+}
+
+}  // namespace
+
+DataPosition data_position(const checkpoint::Restored& restored, const RunConfig& config) {
+  const bool restarts = config.run.resume_data == RunSection::ResumeData::restart;
+  if (restarts && !was_restarted(restored.shared)) {
+    log::info("data: begins anew (run.resume_data is restart)");
+    return {};
+  }
+  DataPosition position = where_saved(restored, config);
+  position.restarts_if_other = restarts;
+  return position;
+}
+
+std::unique_ptr<data::Loader> open_loader(const DataPosition& position, const DataConfig& config,
+                                          const data::LoaderContext& context,
+                                          shard::Engine& engine) {
+  if (position.ranks.empty()) return std::make_unique<data::Loader>(config, context);
+  if (!position.restarts_if_other)
+    return std::make_unique<data::Loader>(config, context, position.ranks);
+  std::unique_ptr<data::Loader> loader;
+  std::string other;
+  try {
+    loader = std::make_unique<data::Loader>(config, context, position.ranks);
+  } catch (const data::OtherData& error) {
+    other = error.what();
+  }
+  // A rank may have a file of its own, but all begin anew or none.
+  if (!engine.any_rank_has(!loader)) return loader;
+  log::info("data: begins anew (run.resume_data is restart)", other.empty() ? "" : ": ", other);
+  return std::make_unique<data::Loader>(config, context);
+}
+
+// ---- what the run does differently ----
+
 namespace {
 
 using nlohmann::json;
@@ -120,10 +198,9 @@ void compare(const json& before, const json& now, const std::string& key,
       compare(*old, value, key.empty() ? name : str(key, ".", name), data, changes);
 }
 
-}  // namespace
-
-std::vector<std::string> resume_changes(const json& before, const json& now, int world_before,
-                                        int world_now, RunSection::ResumeData data) {
+// The table as lines; none when nothing differs.
+std::vector<std::string> change_lines(const json& before, const json& now, int world_before,
+                                      int world_now, RunSection::ResumeData data) {
   std::vector<Change> changes;
   if (world_before != world_now)
     changes.push_back({"ranks", str(world_before), str(world_now),
@@ -149,6 +226,39 @@ std::vector<std::string> resume_changes(const json& before, const json& now, int
     lines.push_back(str(padded(change.key, key), padded(change.before, old),
                         padded(change.now, fresh), change.effect));
   return lines;
+}
+
+}  // namespace
+
+nlohmann::json newest_state(const RunSection& run) {
+  std::vector<std::string> passed_over;
+  const std::string folder = checkpoint::checkpoints_folder(run.folder());
+  const std::vector<std::string> paths =
+      run.resume == "auto" ? checkpoint::candidates(folder, passed_over)
+                           : checkpoint::candidates_from(run.resume, folder, passed_over);
+  try {
+    if (!paths.empty())
+      return checkpoint::read_manifest(checkpoint::manifest_path(paths.front())).shared;
+  } catch (const Error&) {
+    // Then there is nothing to compare with.
+  }
+  return nullptr;
+}
+
+void log_resume_changes(const json& saved, const json& now, const RunConfig& config,
+                        int world_size) {
+  if (!saved.is_object()) return;
+  const int before = saved.value("world_size", world_size);
+  const std::vector<std::string> lines =
+      change_lines(saved.value("config", json()), now, before, world_size, config.run.resume_data);
+  if (config.data.batches && before != world_size)
+    log::warn("data.batches has a file per rank, and the checkpoint is of ",
+              counted(before, "rank"), ": ",
+              before > world_size
+                  ? "what the files of the ranks that are gone still held is not read"
+                  : "the files of new ranks are read on from where those of the others stand");
+  if (!lines.empty()) log::info("this run differs from the one that saved the checkpoint:");
+  for (const std::string& line : lines) log::info("  ", line);
 }
 
 }  // namespace floe::train

@@ -1,4 +1,4 @@
-// Where the data of a restored run goes on.
+// A run that goes on from a checkpoint: where its data goes on, and what it does differently.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace floe::train {
 struct DataPosition {
   std::vector<nlohmann::json> ranks;  // loader states; empty: the beginning of the data
   std::int64_t batches_behind = 0;    // that are to be read and left out from there
-  // With run.resume_data: restart, of a checkpoint that was saved after such a restart: its data goes on,
-  // unless it is another once more.
+  // With run.resume_data: restart, of a checkpoint that was saved after such a restart: its data
+  // goes on, unless it is another once more.
   bool restarts_if_other = false;
 };
 
@@ -32,5 +32,15 @@ DataPosition data_position(const checkpoint::Restored& restored, const RunConfig
 std::unique_ptr<data::Loader> open_loader(const DataPosition& position, const DataConfig& config,
                                           const data::LoaderContext& context,
                                           shard::Engine& engine);
+
+// What the trainer saved in the checkpoint that a run would go on from; null: nothing is readable.
+nlohmann::json newest_state(const RunSection& run);
+
+// Logs in what a run on so many ranks, with the resolved configuration `now`, differs from the one
+// that saved this state: a table of every key whose value is another one, the old and the new
+// value, and whether that is harmless, takes effect, or is refused. Keys that one of the two does
+// not know (another version of floe) are left out.
+void log_resume_changes(const nlohmann::json& saved, const nlohmann::json& now,
+                        const RunConfig& config, int world_size);
 
 }  // namespace floe::train
