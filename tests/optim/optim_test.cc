@@ -247,6 +247,17 @@ TEST(Sgd, EqualsTheFormulaOnWholeParameters) {
     }
 }
 
+TEST(Registry, MakesWhatItSays) {
+  Case c(0, 2);
+  for (const auto& [name, kind] : enum_names(OptimizerKind{})) {
+    OptimizerConfig config;
+    config.type = kind;
+    const auto optimizer = make_optimizer(config, *c.engine, 0, DecayRule{}, RateRule{});
+    EXPECT_EQ(optimizer->state_names(), optimizer_type(kind).state(config)) << name;
+    EXPECT_EQ(optimizer->values_per_element(), num_moments(config)) << name;
+  }
+}
+
 // ---- decay as element ranges ----
 
 TEST(Ranges, EveryElementHasItsParametersDecay) {

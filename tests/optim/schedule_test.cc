@@ -4,8 +4,10 @@
 #include <cmath>
 #include <numbers>
 
+#include "floe/config/schema.h"
 #include "floe/core/error.h"
 #include "floe/optim/lr_schedule.h"
+#include "floe/optim/optimizers/registry.h"
 
 namespace floe::optim {
 namespace {
@@ -108,6 +110,17 @@ TEST(LrSchedule, ATenthOfTheRunDecaysUnlessItIsSaid) {
   EXPECT_DOUBLE_EQ(make_schedule(config, 200, 1e-4).factor(190), 0.1 + 0.9 * 0.5);
   config.decay_steps = 50;
   EXPECT_EQ(make_schedule(config, 200, 1e-4).decay_steps, 50);
+}
+
+// Every key that an entry of a registry says it reads is one of the block.
+TEST(Registries, KeysAreThoseOfTheBlock) {
+  const auto expect_known = [](const auto& types, const std::vector<std::string>& keys) {
+    for (const auto& type : types)
+      for (const std::string_view key : type.keys)
+        EXPECT_NE(std::find(keys.begin(), keys.end(), key), keys.end()) << type.name << ": " << key;
+  };
+  expect_known(optimizer_types(), config::schema_of<OptimizerConfig>().keys());
+  expect_known(schedule_types(), config::schema_of<ScheduleConfig>().keys());
 }
 
 TEST(LrSchedule, Names) {

@@ -174,6 +174,8 @@ PlanReport make_report(PlanSubject planned) {
   return report;
 }
 
+// ---- for programs ----
+
 namespace {
 
 using Json = nlohmann::ordered_json;

@@ -13,6 +13,8 @@ namespace floe::plan {
 
 using strategy::name_of;  // of torch's dtypes
 
+// ---- units that are alike ----
+
 namespace {
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
@@ -89,6 +91,8 @@ std::vector<UnitRow> unit_rows(const shard::ShardPlan& plan) {
   for (UnitRow& row : rows) row.label = label_of(plan, row);
   return rows;
 }
+
+// ---- the tables ----
 
 namespace {
 
