@@ -1,13 +1,19 @@
 #include "floe/checkpoint/held_parameters.h"
 
 #include <algorithm>
+#include <span>
 
+#include "floe/core/dtype.h"
 #include "floe/core/error.h"
+#include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/nn/load.h"
 
 namespace floe::checkpoint {
 namespace {
+
+// Elements of a tensor that a digest takes at its beginning, in its middle and at its end.
+constexpr std::int64_t kSampled = 16;
 
 // What other parameters stand for in the parameter that a file's tensor is called after.
 std::vector<TableRows> rows_in_tables(const std::vector<FileTensor>& tensors) {
@@ -150,6 +156,22 @@ void HeldParameters::log_what_ends(const SavedState& saved) const {
       log::warn("'", saved.path, "' has ", join(unused, ", "), " of another optimizer, which ",
                 set.optimizer->kind(), " does not keep: they end here");
   }
+}
+
+std::string weights_digest(const TensorSource& weights) {
+  Sha256 hash;
+  const auto add = [&](const std::string& text) { hash.add(std::as_bytes(std::span(text))); };
+  for (const std::string& name : weights.names()) {
+    const TensorInfo& info = weights.get(name);
+    add(str(name, "\n", name_of(info.dtype), "\n", join(info.shape), "\n"));
+    const std::int64_t numel = info.numel(), count = std::min(kSampled, numel);
+    for (const std::int64_t first : {std::int64_t{0}, (numel - count) / 2, numel - count}) {
+      std::vector<std::byte> bytes(static_cast<std::size_t>(count * size_of(info.dtype)));
+      weights.read(info, first, count, bytes);
+      hash.add(bytes);
+    }
+  }
+  return hash.finish_hex();
 }
 
 }  // namespace floe::checkpoint

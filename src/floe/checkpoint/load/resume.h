@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "floe/checkpoint/folder/manifest.h"
 #include "floe/checkpoint/store_exchange.h"
 
 namespace floe::checkpoint {
@@ -40,22 +41,35 @@ std::vector<std::string> candidates_from(const std::string& path, const std::str
 Choice choose(const std::vector<std::string>& candidates,
               const std::function<void(const std::string&)>& validate, StoreExchange& ranks);
 
+// ---- is every byte of a checkpoint what was written? ----
+
+// All ranges of a checkpoint of floe, and that they are all of its files. Throws CheckpointError
+// for files that are missing, too long or too short, or do not fit together.
+std::vector<CheckedRange> ranges_of(const std::string& checkpoint, const Manifest& manifest);
+
+// Reads this part of the bytes and compares; together the parts are everything. Throws
+// CheckpointError that names the file, the tensor and the place of the first difference.
+void verify(const std::string& checkpoint, const std::vector<CheckedRange>& ranges, int part = 0,
+            int parts = 1);
+
 // How much of a checkpoint is looked at before it counts as whole.
 enum class Reading {
   sizes,  // its manifest, metadata and the sizes of its files
   bytes,  // every byte, against the checksums: as a resumed run does
 };
 
+// Throws CheckpointError or DataError for a checkpoint, a directory or a file, that is damaged or
+// was not finished. One without floe's manifest (written by others) has no checksums; there its
+// sizes must do.
+void check_whole(const std::string& checkpoint, Reading reading);
+
+// ---- for those who only read a run ----
+
 // The run that a path stands for: RUN, RUN/checkpoints or RUN/config.yaml. Empty: none of these.
 std::string run_at(const std::string& path);
 
 // The run that a checkpoint lies in (RUN/checkpoints/step_N); empty: none.
 std::string run_of(const std::string& checkpoint);
-
-// Throws CheckpointError or DataError for a checkpoint, a directory or a file, that is damaged or
-// was not finished. One without floe's manifest (written by others) has no checksums; there its
-// sizes must do.
-void check_whole(const std::string& checkpoint, Reading reading);
 
 struct Newest {
   std::string path;                      // empty: there is none

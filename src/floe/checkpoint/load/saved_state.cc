@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <map>
 
-#include "floe/checkpoint/save/trainable_file.h"
+#include "floe/checkpoint/save/single_file.h"
 #include "floe/core/error.h"
 #include "floe/io/dcp/dcp.h"
 #include "floe/io/tensors/open_tensors.h"

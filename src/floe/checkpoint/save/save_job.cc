@@ -1,6 +1,10 @@
 #include "floe/checkpoint/save/save_job.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -10,7 +14,7 @@
 
 #include "floe/checkpoint/folder/folders.h"
 #include "floe/checkpoint/save/commit_point.h"
-#include "floe/checkpoint/save/trainable_file.h"
+#include "floe/checkpoint/save/single_file.h"
 #include "floe/core/error.h"
 #include "floe/io/dcp/dcp.h"
 #include "floe/io/file/file.h"
@@ -24,7 +28,6 @@ using nlohmann::json;
 using pickle::Value;
 
 constexpr const char* kMetaFile = "meta.pt";
-constexpr std::int64_t kCheckedBlock = 16 << 20;
 
 // ---- a directory of torch.distributed.checkpoint, from the files of the ranks ----
 
@@ -125,86 +128,32 @@ void write_meta(const std::string& path, const Manifest& about) {
   writer.finish(to_pickle(meta));
 }
 
-// ---- one file of torch.save, from such a directory ----
-//
-// Everything (layout full), or what OpenFlamingo keeps (layout trainable), copied block by block,
-// so that host memory does not grow with the model.
-
-Value whole_state(const DcpDirectory& directory, const SaveJob& job, TorchFileWriter& writer) {
-  TensorCopier copier(directory, writer);
-  std::map<std::string, std::map<std::string, pickle::Entries>> states;  // by set and parameter
-  std::map<std::vector<std::pair<std::size_t, std::int64_t>>, Value> copied;  // by place
-  pickle::Entries weights, averages;
-  for (const auto& [name, tensor] : directory.metadata().tensors) {
-    const pickle::Items& path = directory.metadata().paths.at(name).items();
-    // Names of the same bytes, as tied weights have them, are one tensor in the file too.
-    const bool has_bytes = !tensor.chunks.empty();
-    std::vector<std::pair<std::size_t, std::int64_t>> place;
-    for (const DcpChunk& chunk : tensor.chunks)
-      place.emplace_back(chunk.place.file, chunk.place.offset);
-    const auto known = copied.find(place);
-    const Value value = has_bytes && known != copied.end() ? known->second : copier.copy(name);
-    if (has_bytes) copied.emplace(place, value);
-    if (path[0].text() == "model")
-      weights.emplace_back(path[1], value);
-    else if (path[0].text() == "ema")
-      averages.emplace_back(path[1], value);
-    else if (const auto state = state_place(path))
-      states[state->set][state->parameter].emplace_back(state->key, value);
+// From the files of the ranks to a directory of torch.distributed.checkpoint: .metadata, meta.pt
+// and floe.json. Needs nothing but the folder, so an emergency's files are put together later.
+// `about` has what the manifest says of the whole; files and ranks are filled in here. `.metadata`
+// is written last. Throws CheckpointError when the ranks' tensors are not whole or do not fit
+// together.
+void assemble(const std::string& folder, Manifest about, const std::vector<RankManifest>& ranks) {
+  const std::string metadata = write_dcp_metadata(make_metadata(ranks));
+  write_meta(str(folder, "/", kMetaFile), about);
+  commit_point("meta written");
+  const auto add_file = [&](CheckedRange range) {
+    about.file_bytes[range.file] = range.length;
+    about.ranges.push_back(std::move(range));
+  };
+  about.ranks.assign(static_cast<std::size_t>(about.world_size), nullptr);
+  for (const RankManifest& rank : ranks) {
+    about.ranks.at(static_cast<std::size_t>(rank.header.rank)) = rank.header.state;
+    about.file_bytes[data_file(rank.header.rank)] = rank.file_bytes;
+    add_file(checked_file(folder, manifest_file(rank.header.rank)));
   }
-  pickle::Entries root{{"epoch", epoch_of(job)},
-                       {"global_step", job.header.step},
-                       {"state_dict", pickle::ordered_dict(std::move(weights))}};
-  add_optimizers(job, "optimizer", "optimizers", root, [&](const OptimizerGroups& optimizer) {
-    pickle::Entries state;
-    for (auto& [name, entries] : states[optimizer.set])
-      state.emplace_back(name, pickle::dict(std::move(entries)));
-    pickle::Items groups;
-    for (std::size_t g = 0; g < optimizer.groups.size(); ++g) {
-      pickle::Items names;
-      for (const std::string& name : optimizer.groups[g].names) names.emplace_back(name);
-      groups.push_back(group_value(directory, optimizer, g, std::move(names)));
-    }
-    return optimizer_value(std::move(state), std::move(groups));
-  });
-  if (!averages.empty()) root.emplace_back("ema", pickle::ordered_dict(std::move(averages)));
-  return pickle::dict(std::move(root));
-}
-
-// The file's ranges, each with a checksum.
-void add_ranges(Manifest& manifest, const std::string& path, const std::string& name) {
-  const File file(path);
-  manifest.file_bytes = {{name, file.size()}};
-  manifest.ranges.clear();
-  std::vector<std::byte> block;
-  for (std::int64_t at = 0; at < file.size(); at += kCheckedBlock) {
-    block.resize(static_cast<std::size_t>(std::min(kCheckedBlock, file.size() - at)));
-    file.read_at(at, block);
-    manifest.ranges.push_back(
-        {name, at, static_cast<std::int64_t>(block.size()), crc32(block), ""});
-  }
-}
-
-// Turns the directory into the file `target` and its manifest; the file appears in one step, with
-// its manifest already there. Throws CheckpointError or Error.
-void make_single_file(const std::string& directory, const SaveJob& job, const std::string& target) {
-  const std::string name = fs::path(target).filename().string();
-  const std::string made = str(directory, "/", name);
-  Manifest manifest = read_manifest(str(directory, "/", kManifestFile));
-  {
-    const DcpDirectory saved(directory);
-    TorchFileWriter writer(made);
-    writer.finish(job.about.layout == Layout::full ? whole_state(saved, job, writer)
-                                                   : trainable_state(saved, job, writer));
-  }
-  if (job.about.layout == Layout::trainable)
-    for (const OptimizerGroups& optimizer : job.optimizers)
-      manifest.numbered[optimizer.set] = numbered_names(job.file_tensors, optimizer.groups);
-  commit_point("file written");
-  add_ranges(manifest, made, name);
-  write_manifest(target + ".floe.json", manifest);
-  commit_point("manifest of file written");
-  replace(made, target);
+  add_file(checked_file(folder, kMetaFile));
+  add_file({kDcpMetadataFile, 0, static_cast<std::int64_t>(metadata.size()), crc32(metadata), ""});
+  write_manifest(str(folder, "/", kManifestFile), about);
+  commit_point("manifest written");
+  write_file_atomically(str(folder, "/", kDcpMetadataFile), metadata);
+  sync_folder(folder);
+  commit_point("metadata written");
 }
 
 // ---- the commit ----
@@ -254,30 +203,60 @@ void commit(const SaveJob& job) {
   keep_only(job.folder, job.config, job.header.step);
 }
 
-}  // namespace
+// ---- emergency sets ----
 
-void assemble(const std::string& folder, Manifest about, const std::vector<RankManifest>& ranks) {
-  const std::string metadata = write_dcp_metadata(make_metadata(ranks));
-  write_meta(str(folder, "/", kMetaFile), about);
-  commit_point("meta written");
-  const auto add_file = [&](CheckedRange range) {
-    about.file_bytes[range.file] = range.length;
-    about.ranges.push_back(std::move(range));
-  };
-  about.ranks.assign(static_cast<std::size_t>(about.world_size), nullptr);
-  for (const RankManifest& rank : ranks) {
-    about.ranks.at(static_cast<std::size_t>(rank.header.rank)) = rank.header.state;
-    about.file_bytes[data_file(rank.header.rank)] = rank.file_bytes;
-    add_file(checked_file(folder, manifest_file(rank.header.rank)));
+// The ranks whose files are in the folder.
+std::vector<RankManifest> read_set(const std::string& folder) {
+  std::vector<int> ranks;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    int rank = 0;
+    if (std::sscanf(name.c_str(), "floe_rank_%d.json", &rank) == 1 && name == manifest_file(rank))
+      ranks.push_back(rank);
   }
-  add_file(checked_file(folder, kMetaFile));
-  add_file({kDcpMetadataFile, 0, static_cast<std::int64_t>(metadata.size()), crc32(metadata), ""});
-  write_manifest(str(folder, "/", kManifestFile), about);
-  commit_point("manifest written");
-  write_file_atomically(str(folder, "/", kDcpMetadataFile), metadata);
-  sync_folder(folder);
-  commit_point("metadata written");
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<RankManifest> manifests;
+  for (const int rank : ranks) manifests.push_back(read_rank_manifest(folder, rank));
+  return manifests;
 }
+
+void check_one_state(const std::vector<RankManifest>& ranks) {
+  require<CheckpointError>(!ranks.empty(), "no rank finished writing");
+  const RankHeader& first = ranks.front().header;
+  for (const RankManifest& rank : ranks) {
+    const RankHeader& header = rank.header;
+    require<CheckpointError>(header.step == first.step, "rank ", first.rank, " is of step ",
+                             first.step, " and rank ", header.rank, " of step ", header.step);
+    require<CheckpointError>(header.run == first.run && header.world_size == first.world_size &&
+                                 header.model == first.model && header.holdings == first.holdings,
+                             "ranks ", first.rank, " and ", header.rank, " are of different runs");
+    require<CheckpointError>(header.sets == first.sets, "rank ", first.rank, " has the sets ",
+                             in_words(first.sets), " and rank ", header.rank, " ",
+                             in_words(header.sets), ": only one of them had switched");
+  }
+}
+
+// Puts the set together in its own folder.
+void finish_set(const std::string& folder, Manifest about, const std::vector<RankManifest>& ranks) {
+  check_one_state(ranks);
+  const RankHeader& first = ranks.front().header;
+  about.step = first.step;
+  about.world_size = first.world_size;
+  about.layout = Layout::sharded;
+  about.emergency = true;
+  about.model = first.model;
+  about.shared = first.shared;
+  about.sets = first.sets;
+  // What the ranks wrote, not what this start of the program would write.
+  if (first.holdings.is_null())
+    about.kept = about.trained = std::nullopt;
+  else
+    static_cast<Holdings&>(about) = holdings_from_json(first.holdings, folder);
+  about.metrics.clear();
+  assemble(folder, about, ranks);
+}
+
+}  // namespace
 
 std::string run_save(const SaveJob& job, StoreExchange& ranks) {
   const std::string what = str("the save of step ", job.header.step);
@@ -294,6 +273,56 @@ std::string run_save(const SaveJob& job, StoreExchange& ranks) {
   commit_point("all written");
   agree(first ? problem_of([&] { commit(job); }) : "");
   return str(job.folder, "/", name_of_step(job.about.layout, job.header.step));
+}
+
+void write_emergency(const std::string& folder, const RankHeader& header,
+                     const std::vector<StateTensor>& tensors,
+                     const std::vector<StateObject>& objects) {
+  const std::string set = str(folder, "/", kEmergencyPart, header.run);
+  make_folder(set);
+  write_rank_files(set, header, tensors, objects);
+  sync_folder(set);
+}
+
+bool complete_emergency(const std::string& folder, const RankHeader& header,
+                        const Manifest& about) {
+  const std::string set = str(folder, "/", kEmergencyPart, header.run);
+  for (int rank = 0; rank < header.world_size; ++rank)
+    if (!fs::exists(str(set, "/", manifest_file(rank)))) return false;
+  // Ranks that finish at the same time all get here; one of them makes the mark.
+  const std::string mark = set + "/.completing";
+  const int fd = ::open(mark.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return false;
+  ::close(fd);
+  finish_set(set, about, read_set(set));
+  fs::remove(mark);
+  replace(set, str(folder, "/", kEmergency));
+  sync_folder(folder);
+  return true;
+}
+
+std::vector<std::string> gather_emergencies(const std::string& folder, const Manifest& about) {
+  std::vector<std::string> refused;
+  const std::string target = str(folder, "/", kEmergency);
+  std::error_code error;
+  std::vector<std::string> sets;
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (entry.path().filename().string().starts_with(kEmergencyPart))
+      sets.push_back(entry.path().string());
+  for (const std::string& set : sets) {
+    try {
+      const std::vector<RankManifest> ranks = read_set(set);
+      finish_set(set, about, ranks);
+      if (fs::exists(target) &&
+          read_manifest(manifest_path(target)).step > ranks.front().header.step)
+        continue;
+      replace(set, target);
+      sync_folder(folder);
+    } catch (const std::exception& e) {
+      refused.push_back(str("the emergency set '", set, "' is not used: ", e.what()));
+    }
+  }
+  return refused;
 }
 
 }  // namespace floe::checkpoint

@@ -1,5 +1,5 @@
-// One save, from slices in host memory to a checkpoint with its final name. All ranks run it, on
-// any thread.
+// Saves, from slices in host memory to a checkpoint with its final name: in order, by all ranks
+// together, or in an emergency, by each alone.
 //
 // Note [Commit]
 // Rank 0 makes a temporary folder; every rank writes its files there and syncs them; when all have
@@ -7,6 +7,14 @@
 // Until that rename nothing but a folder that the next start removes has changed; after it the
 // checkpoint is whole. `last` is a link that is replaced by a rename, and older checkpoints go
 // after that. A problem on any rank becomes the same CheckpointError on all.
+//
+// Note [Emergency sets]
+// A rank that leaves writes its slices and the step they belong to into a folder that names this
+// start of the program. It waits for nobody. When the files of the ranks that are there make up
+// every tensor (where several ranks hold the same slice, any of them will do), all are of one step
+// and the same set of parameters trains on all, they become the checkpoint `on_exception`: the rank
+// that comes last does it if all have come, else the next start looks at the folder, and passes it
+// over if something is missing.
 #pragma once
 
 #include <string>
@@ -36,14 +44,23 @@ struct SaveJob {
   std::vector<OptimizerGroups> optimizers;  // layout full and trainable
 };
 
-// Collective. Returns the path of the checkpoint; throws CheckpointError on all ranks.
+// Collective, on any thread. Returns the path of the checkpoint; throws CheckpointError on all
+// ranks.
 std::string run_save(const SaveJob& job, StoreExchange& ranks);
 
-// From the files of the ranks to a directory of torch.distributed.checkpoint: .metadata, meta.pt
-// and floe.json. Needs nothing but the folder, so an emergency's files are put together later.
-// `about` has what the manifest says of the whole; files and ranks are filled in here. `.metadata`
-// is written last. Throws CheckpointError when the ranks' tensors are not whole or do not fit
-// together.
-void assemble(const std::string& folder, Manifest about, const std::vector<RankManifest>& ranks);
+// ---- the way out ----
+
+// Writes this rank's files. Throws Error.
+void write_emergency(const std::string& folder, const RankHeader& header,
+                     const std::vector<StateTensor>& tensors,
+                     const std::vector<StateObject>& objects);
+
+// After write_emergency: makes `on_exception` of the set if this rank is the one that completed it;
+// true when it did. Throws Error when the ranks' files do not fit together.
+bool complete_emergency(const std::string& folder, const RankHeader& header, const Manifest& about);
+
+// Makes `on_exception` of the newest set that is whole. Returns a sentence for each set that is
+// not. `about` has the content and the bases that this run would write. Removes nothing.
+std::vector<std::string> gather_emergencies(const std::string& folder, const Manifest& about);
 
 }  // namespace floe::checkpoint

@@ -10,8 +10,8 @@
 
 #include "floe/checkpoint/folder/folders.h"
 #include "floe/checkpoint/folder/manifest.h"
-#include "floe/checkpoint/load/verify.h"
-#include "floe/checkpoint/save/trainable_file.h"
+#include "floe/checkpoint/load/resume.h"
+#include "floe/checkpoint/save/single_file.h"
 #include "floe/config/codec.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
