@@ -21,6 +21,7 @@
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
+#include "floe/kernels/kernels.h"
 
 namespace floe::kernels {
 
