@@ -90,6 +90,23 @@ TEST(StrategyOptions, EveryKindOfSharding) {
   }
 }
 
+TEST(StrategyOptions, WhatTheEngineRefusesIsSaidInTheWordsOfTheConfiguration) {
+  EXPECT_EQ(strategy::with_config_keys("Policy::units: 'A' is none; ShardOptions::sets or "
+                                       "ShardOptions::trainable, not Policy::units"),
+            "strategy.units: 'A' is none; phases or train.trainable, not strategy.units");
+  models::Transformer model({});
+  shard::ShardOptions options;
+  options.strategy = shard::Strategy::hybrid;
+  options.hybrid_shard_size = 3;
+  try {
+    strategy::in_words_of_config([&] { return shard::make_plan(model, {}, options, 4); });
+    FAIL() << "3 does not divide 4";
+  } catch (const ConfigError& e) {
+    EXPECT_STREQ(e.what(),
+                 "strategy.hybrid_shard_size 3 does not divide the 4 ranks; choose one that does");
+  }
+}
+
 TEST(StrategyOptions, OfTheDefaultUnitsThoseThatTheModelHas) {
   const models::Transformer model({});
   const StrategyConfig standard;
