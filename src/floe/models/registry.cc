@@ -7,6 +7,9 @@
 #include "floe/models/decoders/decoder.h"
 
 namespace floe::models {
+
+ModelFamily bert_family();  // encoders/bert.cc
+
 namespace {
 
 ModelFamily decoder(const char* model_type, DecoderSpec (*describe)(const HfConfig&)) {
@@ -30,6 +33,7 @@ ModelFamily decoder(const char* model_type, DecoderSpec (*describe)(const HfConf
 const std::vector<ModelFamily>& families() {
   // clang-format off
   static const std::vector<ModelFamily> families{
+      bert_family(),
       decoder("gpt_neox", gpt_neox_spec),
       decoder("llama", llama_spec),
       decoder("mistral", mistral_spec),
