@@ -165,7 +165,8 @@ BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
     model = std::make_shared<Flamingo>(spec);
   } else {
     model = build_lm(config, lm);
-    tokenizer = open_tokenizer(config);
+    // Only a decoder meets text in floe: what lies beside another model need not be readable.
+    if (model->decoder() || !config.tokenizer.empty()) tokenizer = open_tokenizer(config);
   }
   built.tokenizer = std::move(tokenizer);
   built.model = model.get();

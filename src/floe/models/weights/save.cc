@@ -313,6 +313,7 @@ void copy_companions(const std::string& from, const std::string& to) {
       "added_tokens.json",
       "tokenizer.model",
       "vocab.json",
+      "vocab.txt",
       "merges.txt",
       "chat_template.jinja",
       "preprocessor_config.json",
