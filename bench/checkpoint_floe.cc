@@ -12,6 +12,7 @@
 #include "floe/checkpoint/checkpointer.h"
 #include "floe/comm/world.h"
 #include "floe/models/transformer.h"
+#include "floe/optim/optimizers/adamw.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include "floe/kernels/kernels.h"
 #include "floe/models/model_input.h"
 #include "floe/nn/module.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "h200_tasks.h"
 
 namespace floe::bench {

@@ -12,8 +12,8 @@
 #include <cstdio>
 
 #include "floe/comm/world.h"
-#include "floe/nn/hooked.h"
-#include "floe/optim/optimizer.h"
+#include "floe/nn/call.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 
 using namespace floe;

@@ -7,7 +7,7 @@
 #include "floe/comm/world.h"
 #include "floe/core/bytes.h"
 #include "floe/nn/layers.h"
-#include "floe/optim/optimizer.h"
+#include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 
 using namespace floe;
