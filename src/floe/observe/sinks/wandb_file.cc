@@ -13,6 +13,8 @@
 namespace floe::observe::wandb {
 namespace {
 
+using nlohmann::json;
+
 constexpr std::int64_t kBlockBytes = 32768;
 constexpr std::int64_t kHeadBytes = 7;
 // ":W&B", magic, version
@@ -42,8 +44,6 @@ void put_chunk(std::string& out, unsigned char type, std::string_view data) {
   out.push_back(static_cast<char>(type));
   out += data;
 }
-
-using nlohmann::json;
 
 constexpr double kMostTimeS = 253'402'300'799;  // the end of year 9999, and of a Timestamp
 
