@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "floe/core/error.h"
+#include "floe/core/utf8.h"
 #include "floe/data/python/json.h"
 #include "floe/data/python/str.h"
 
