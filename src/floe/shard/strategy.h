@@ -1,5 +1,5 @@
-// The sharding strategies: one entry each. Names, help, plan, engine and diagnostics follow from it; see
-// docs/adding-a-sharding-strategy.md.
+// The sharding strategies: one entry each. Names, help, plan, engine and diagnostics follow from
+// it; see docs/adding-a-sharding-strategy.md.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace floe::shard {
 
-enum class Strategy { full_shard, shard_grad_op, no_shard, hybrid };
+enum class Strategy { full_shard, shard_grad_op, no_shard, hybrid, hybrid_grad_op };
 
 // Over which ranks a group is sliced; the other ranks hold copies of the slices.
 enum class SlicedOver {
@@ -23,8 +23,8 @@ struct StrategyEntry {
   std::string_view name;  // in configurations, plans and errors
   std::string_view help;  // as it stands in brackets behind the name
   SlicedOver sliced_over = SlicedOver::all_ranks;
-  // Gathered parameters that backward needs stay from a unit's forward to its backward: one gather per
-  // step instead of two, for the memory of all of them at once.
+  // Gathered parameters that backward needs stay from a unit's forward to its backward: one gather
+  // per step instead of two, for the memory of all of them at once.
   bool keep_until_backward = false;
 };
 
@@ -38,6 +38,11 @@ inline constexpr std::array kStrategies{
     StrategyEntry{Strategy::no_shard, "no_shard", "DDP", SlicedOver::one_rank},
     StrategyEntry{Strategy::hybrid, "hybrid", "shard inside a group of ranks, replicate across",
                   SlicedOver::neighbours},
+    StrategyEntry{.strategy = Strategy::hybrid_grad_op,
+                  .name = "hybrid_grad_op",
+                  .help = "hybrid, kept from forward to backward",
+                  .sliced_over = SlicedOver::neighbours,
+                  .keep_until_backward = true},
 };
 
 constexpr const StrategyEntry& entry_of(Strategy strategy) {
