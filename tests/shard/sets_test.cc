@@ -374,7 +374,9 @@ TEST(Sets, PeakIsThatOfTheSetAlone) {
           }
           const std::int64_t peak = peak_of(job) - before;
           if (rest == Rest::keep) {
-            if (turn > 0) EXPECT_GT(peak, alone[set]) << "turn " << turn;
+            if (turn > 0) {
+              EXPECT_GT(peak, alone[set]) << "turn " << turn;
+            }
           } else {
             EXPECT_LE(peak, alone[set] * 1.01) << "turn " << turn;
           }
