@@ -11,7 +11,8 @@ namespace floe::data {
 #define FLOE_DATA_SOURCES(SOURCE) \
   SOURCE(laion)                   \
   SOURCE(mmc4)                    \
-  SOURCE(text)
+  SOURCE(text)                    \
+  SOURCE(instruct)
 
 #define FLOE_DECLARE(NAME) std::unique_ptr<DataSource> NAME##_source();
 FLOE_DATA_SOURCES(FLOE_DECLARE)
