@@ -194,7 +194,7 @@ def test_two_ranks_train_as_torch_does(sharding, tmp_path, worst):
         worst.note("weights over the largest step", (exported[name] - value).abs().max().item() / moved, 2e-4)
 
     assert "BertLayer" in floe("plan", tmp_path / "config.yaml").stdout
-    assert "masked_lm" in floe("inspect", tmp_path / "exported").stdout
+    assert "masked_lm" in floe("inspect", tmp_path / "config.yaml").stdout
 
 
 # ------------------------------------------------------------------------------- what is refused
@@ -230,15 +230,16 @@ def test_other_settings_are_refused(change, sentence, tmp_path, run_forward):
     "words, sentence",
     [
         (["model.type=causal_lm"], "does not continue text; set model.type to auto"),
-        (["model.type=flamingo", "model.vision=bert"], "which is no decoder; a Flamingo needs one"),
-        (["data={text: {shards: text.tar}}"], "learns masked tokens; prepare batches"),
+        (["model.type=flamingo", "model.vision={folder}/bert"], "which is no decoder; a Flamingo needs one"),
+        (["data={{text: {{files: {folder}/text.bin, tokens: 8}}}}"], "learns masked tokens; prepare batches"),
     ],
 )
 def test_what_needs_a_decoder(words, sentence, tmp_path):
     build(tmp_path / "bert")
-    (tmp_path / "text.tar").write_bytes(b"\0" * 10240)
+    (tmp_path / "text.bin").write_bytes(b"\0" * 1024)
     write_batches(tmp_path / "batches{rank}.safetensors", 50, 1, 1)
     config = {"model": {"type": "auto", "lm": "bert"}, "data": {"batches": "batches0.safetensors"},
               "train": {"steps": 1}, "run": {"dir": str(tmp_path / "runs"), "name": "run"}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    words = [word.format(folder=tmp_path) for word in words]
     assert sentence in floe("train", tmp_path / "config.yaml", *words, expect=2).stderr
