@@ -1,4 +1,4 @@
-// The converter where the sanitizers see it; test_convert.py has the judges.
+// The converter where the sanitizers see it; test_convert.py compares with references.
 #include "floe/convert/convert.h"
 
 #include <gtest/gtest.h>

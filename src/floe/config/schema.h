@@ -172,7 +172,7 @@ class Schema {
       if (!info.required && !is_block) info.default_text = write_inline_yaml(value);
     };
     bound.remove = [reach](T& object, std::span<const std::string> path, const Value& by,
-                            const Place& place) {
+                           const Place& place) {
       const T defaults{};
       remove_field(reach(object), reach(defaults), path, by, place);
     };
@@ -280,9 +280,8 @@ void Schema<T>::embed(Part part) {
     };
   }
   for (const auto& other : theirs.checks_)
-    check(other.key, [&other, part](const T& object) {
-      return other.problem(std::invoke(part, object));
-    });
+    check(other.key,
+          [&other, part](const T& object) { return other.problem(std::invoke(part, object)); });
 }
 
 template <Described T>
