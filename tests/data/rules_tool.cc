@@ -1,5 +1,5 @@
-// Small parts of the rules of samples for references in Python: one JSON question per line of stdin,
-// one JSON answer per line of stdout; null where floe refuses.
+// Small parts of the rules of samples for references in Python: one JSON question per line of
+// stdin, one JSON answer per line of stdout; null where floe refuses.
 #include <iostream>
 #include <nlohmann/json.hpp>
 

@@ -10,7 +10,8 @@
 //   void describe(config::Schema<TrainConfig>& s) {
 //     s.field("steps", &TrainConfig::steps, "Number of optimizer updates").at_least(1);
 //     s.section("clip", &TrainConfig::clip, "Gradient clipping");
-//     s.check("steps", [](const TrainConfig& c) { return c.steps > 5 ? "" : "is too small for ..."; });
+//     s.check("steps",
+//             [](const TrainConfig& c) { return c.steps > 5 ? "" : "is too small for ..."; });
 //   }
 //
 // Defaults are those of a default-constructed struct. Field types: see codec.h.
