@@ -48,8 +48,8 @@ std::string memory_key(int rank) { return str("diagnostics/memory/", rank); }
 
 double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / kMiB; }
 
-// What has been found so far, as RUN/diagnostics.json keeps it for `floe report`. Each key is always
-// there; see docs/diagnostics.md.
+// What has been found so far, as RUN/diagnostics.json keeps it for `floe report`. Each key is
+// always there; see docs/diagnostics.md.
 struct Findings {
   std::vector<std::string> strategy;  // lines
   std::vector<std::string> notes;     // sentences

@@ -123,7 +123,8 @@ nlohmann::ordered_json trace_json(const Timeline& timeline, int rank);
 std::string trace_path(const std::string& run_folder, int rank);
 void write_trace(const Timeline& timeline, const std::string& run_folder, int rank);
 
-// Where the time of a step goes in one unit, in seconds. Units inside a unit and waits are not part of its forward and backward.
+// Where the time of a step goes in one unit, in seconds. Units inside a unit and waits are not part
+// of its forward and backward.
 struct UnitTime {
   std::string unit, class_name;
   double gather_wait_s = 0;  // until its parameters were whole
