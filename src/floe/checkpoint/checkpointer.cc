@@ -250,11 +250,12 @@ void Checkpointer::State::load_opened() {
 
 std::string Checkpointer::State::why_chosen(const Restored& restored,
                                             const std::string& mode) const {
-  std::string why = restored.own || is_run_folder(mode) ? ", the newest checkpoint that is whole"
-                                                        : ", where run.resume lets this run begin";
+  std::string why = restored.of_this_run || is_run_folder(mode)
+                        ? ", the newest checkpoint that is whole"
+                        : ", where run.resume lets this run begin";
   if (restored.emergency)
     why = ", which was saved when the run failed and is not older than the others";
-  if (restored.own && mode != "auto")
+  if (restored.of_this_run && mode != "auto")
     why += str("; '", mode,
                "', where run.resume lets the run begin, is passed over (to begin there once more, "
                "choose another run.name)");
@@ -276,7 +277,8 @@ std::optional<Restored> Checkpointer::State::resume(const std::string& mode) {
   load_opened();
   restored.step = opened->step;
   restored.shared = opened->shared;
-  restored.own = fs::path(restored.path).parent_path() == fs::path(folder);
+  restored.own = opened->manifest.has_value();
+  restored.of_this_run = fs::path(restored.path).parent_path() == fs::path(folder);
   restored.anew = loadable.anew(run);
   restored.has_optimizer = restored.anew.empty();
   if (opened->manifest) {

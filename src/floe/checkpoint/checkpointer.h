@@ -95,7 +95,8 @@ struct Restored {
   std::vector<nlohmann::json> ranks;  // of each rank of the run that saved; empty for foreign files
   std::string path;
   bool emergency = false;
-  bool own = false;           // it lies among this run's checkpoints; else the run begins from it
+  bool own = true;            // written by floe; else from torch.distributed.checkpoint or a file
+  bool of_this_run = false;   // it lies among this run's checkpoints; else the run begins from it
   bool has_optimizer = true;  // false: an optimizer starts anew
   // Sets whose optimizer starts anew because the checkpoint does not know them; {""}: the only one.
   std::vector<std::string> anew;
