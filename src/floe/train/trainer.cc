@@ -455,7 +455,8 @@ void Trainer::resume() {
   skipped_ = state.value("skipped", std::int64_t{0});
   skipped_in_a_row_ = state.value("skipped_in_a_row", std::int64_t{0});
   owes_validation_ = state.value("owes_validation", false);
-  began_from_ = restored->of_this_run ? state.value(checkpoint::kBeganFrom, "") : config_.run.resume;
+  began_from_ =
+      restored->of_this_run ? state.value(checkpoint::kBeganFrom, "") : config_.run.resume;
   // What was saved in an emergency becomes a checkpoint of the ordinary kind, if only at the end.
   if (!restored->emergency) saving_attempts_ = attempts_;
   if (const auto scale = state.find("loss_scale"); scale != state.end())
