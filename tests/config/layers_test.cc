@@ -66,8 +66,7 @@ TEST_F(LayersTest, StrategyByNameGoesUnderStrategy) {
 }
 
 TEST_F(LayersTest, BesideTheFirstYamlComesFirst) {
-  EXPECT_EQ(load_sample({"a.yaml", "strategy=mine"}).strategy.sharding,
-            shard::Strategy::no_shard);
+  EXPECT_EQ(load_sample({"a.yaml", "strategy=mine"}).strategy.sharding, shard::Strategy::no_shard);
 }
 
 TEST_F(LayersTest, ThenTheFolderConfigsHere) {

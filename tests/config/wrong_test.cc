@@ -100,14 +100,12 @@ INSTANTIATE_TEST_SUITE_P(
          "x.yaml:2:17: dist.backend is gluo, but must be one of auto, gloo, nccl, mpi, fake; did "
          "you mean 'gloo'?"},
         {"strategy: {sharding: fsdp}",
-         str("x.yaml:2:22: strategy.sharding must be one of ", test::strategies(),
-             ", not 'fsdp'")},
+         str("x.yaml:2:22: strategy.sharding must be one of ", test::strategies(), ", not 'fsdp'")},
         {"strategy: {sharding: full_shrad}",
          str("x.yaml:2:22: strategy.sharding must be one of ", test::strategies(),
              ", not 'full_shrad'; did you mean 'full_shard'?")},
         {"strategy: {sharding: 3}",
-         str("x.yaml:2:22: strategy.sharding must be one of ", test::strategies(),
-             ", not 3")},
+         str("x.yaml:2:22: strategy.sharding must be one of ", test::strategies(), ", not 3")},
         {"strategy: {mixed_precision: {param: half}}",
          "x.yaml:2:37: strategy.mixed_precision.param must be a dtype such as fp32, bf16 or fp16, "
          "not 'half'"},
