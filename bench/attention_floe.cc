@@ -1,5 +1,5 @@
-// Attention of one layer by the ways there are to it, on the GPU: ./bench_attention prints milliseconds
-// per call, forward and with backward, for the lengths that OpenFlamingo's steps have.
+// Attention of one layer by the ways there are to it, on the GPU: ./bench_attention prints
+// milliseconds per call, forward and with backward, for the lengths that OpenFlamingo's steps have.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -19,7 +19,8 @@ namespace {
 using namespace floe;
 
 using Lengths = std::vector<std::int64_t>;
-// From the rows of a projection (of two: queries, and keys and values) to what attention makes of them.
+// From the rows of a projection (of two: queries, and keys and values) to what attention
+// makes of them.
 using Way = std::function<at::Tensor(const std::vector<at::Tensor>& rows)>;
 
 constexpr int kWarmup = 3, kTimes = 20;

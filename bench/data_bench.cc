@@ -1,5 +1,5 @@
-// floe's part of bench/data.py: how fast the loader is, and how fast its JPEG files can be decoded at
-// all. Usage: bench_data CONFIG.json, which has
+// floe's part of bench/data.py: how fast the loader is, and how fast its JPEG files can be decoded
+// at all. Usage: bench_data CONFIG.json, which has
 //   kind: "loader" | "decode", source: "laion" | "mmc4", shards, tokenizer, batch_size, threads,
 //   warmup and samples (of the loader), images (of decode)
 // Prints one JSON line: samples, images, wall_s, cpu_s.

@@ -80,8 +80,8 @@ class Tally final : public shard::Observer {
   double waited_seconds = 0;
 };
 
-// With "trace": true, what the engine does in the last step, and the tensor bytes at that moment and
-// at most since the line before.
+// With "trace": true, what the engine does in the last step, and the tensor bytes at that moment
+// and at most since the line before.
 class Trace final : public shard::Observer {
  public:
   explicit Trace(diagnostics::MemoryCounter& memory) : memory_(memory) {}

@@ -1,5 +1,5 @@
-// What the tasks of bench_h200 have in common: OpenFlamingo as a CONFIG.json describes it, how it is
-// sharded, and its batches. bench/torch_twin/flamingo_batch.py makes the same batches.
+// What the tasks of bench_h200 have in common: OpenFlamingo as a CONFIG.json describes it, how it
+// is sharded, and its batches. bench/torch_twin/flamingo_batch.py makes the same batches.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -31,8 +31,8 @@ models::InputOptions flamingo_input_options(const Json& config);
 // torch's own generator, so that a Python program with the same torch draws the same numbers.
 at::Generator generator_from(std::uint64_t seed, c10::Device device);
 
-// The batch of one step: random tokens and images of the sequences that "data" lists. With "padded" every
-// sequence is as long as the longest of its data set and has as many images.
+// The batch of one step: random tokens and images of the sequences that "data" lists. With "padded"
+// every sequence is as long as the longest of its data set and has as many images.
 PackedBatch flamingo_batch(const Json& config, std::int64_t step);
 
 }  // namespace floe::bench

@@ -1,5 +1,5 @@
-// Training from weights that a file has, with batches that follow from the step's number: what another
-// program does with the same weights and batches can be compared with it, loss by loss.
+// Training from weights that a file has, with batches that follow from the step's number: what
+// another program does with the same weights and batches can be compared with it, loss by loss.
 #include <ATen/ATen.h>
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Two sets of parameters that train in turn, or one of them alone: what steps and switches take on the
-// device.
+// Two sets of parameters that train in turn, or one of them alone: what steps and switches take
+// on the device.
 #include <ATen/DeviceAccelerator.h>
 
 #include <memory>
@@ -48,8 +48,8 @@ class PhasesJob {
   }
 
  private:
-  // The switch counts from an idle device until the first step after it is done: what it copies behind
-  // that step's computation is seen only as far as it delays it.
+  // The switch counts from an idle device until the first step after it is done: what it copies
+  // behind that step's computation is seen only as far as it delays it.
   Json take_turn(std::size_t set) {
     Json told{{"set", engine_->sets()[set].name}, {"losses", Json::array()}};
     synchronize();

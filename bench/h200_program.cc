@@ -1,5 +1,5 @@
-// The floe side of bench/h200.py, h200_curves.py and h200_phases.py. Those write CONFIG.json, which says
-// the same to every system that is compared; the answer is one line of JSON.
+// The floe side of bench/h200.py, h200_curves.py and h200_phases.py. Those write CONFIG.json, which
+// says the same to every system that is compared; the answer is one line of JSON.
 //
 //   bench_h200 CONFIG.json
 #include <ATen/Context.h>

@@ -1,5 +1,5 @@
-// Every kernel and copy that a device runs while a KernelEvents lives: bench/timeline.py makes something
-// of them.
+// Every kernel and copy that a device runs while a KernelEvents lives: bench/timeline.py makes
+// something of them.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// One rank of bench/phases.py: floe trains two parameter sets in turn, or one of them alone, and prints
-// what every step and every switch took as one line of JSON.
+// One rank of bench/phases.py: floe trains two parameter sets in turn, or one of them alone, and
+// prints what every step and every switch took as one line of JSON.
 //
 //   bench_phases CONFIG.json        as a rank (environment of a launcher)
 //
@@ -24,8 +24,8 @@ namespace {
 using bench::Clock, bench::cpu_seconds, bench::Json, bench::sets_from, bench::size_from,
     bench::strategy_from, bench::token_batch;
 
-// Bytes of every collective since the last take: gathered parameters, reduced gradients, and the small
-// agreement of a step.
+// Bytes of every collective since the last take: gathered parameters, reduced gradients, and the
+// small agreement of a step.
 class Tally final : public shard::Observer {
  public:
   void on(const shard::Event& event) override {

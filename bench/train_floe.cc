@@ -2,7 +2,8 @@
 //
 //   bench_train STEPS CONFIG... [key=value]     prints one JSON object
 //
-// By hand: pack, prepare, forward, backward, agree, clip, update; nothing is logged, saved or counted.
+// By hand: pack, prepare, forward, backward, agree, clip, update; nothing is logged,
+// saved or counted.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -1,5 +1,5 @@
-// What the programs of bench/engine.py, phases.py and h200_phases.py have in common: the model, the sets
-// and the batches that a CONFIG.json asks every system for.
+// What the programs of bench/engine.py, phases.py and h200_phases.py have in common: the model, the
+// sets and the batches that a CONFIG.json asks every system for.
 #pragma once
 
 #include <ATen/ops/empty.h>

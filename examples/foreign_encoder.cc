@@ -1,8 +1,8 @@
 // Shard modules that floe has not written: torch::nn's own.
 //
 // Layers you make yourself become units with one word, nn::Hooked<...>. A closed container such as
-// torch::nn::TransformerEncoder clones its layers itself; there the engine watches operators instead
-// (see Note [Watching operators] for what that costs).
+// torch::nn::TransformerEncoder clones its layers itself; there the engine watches operators
+// instead (see Note [Watching operators] for what that costs).
 //   floe launch -n 2 --exec build/release/bin/foreign_encoder
 #include <ATen/ATen.h>
 #include <torch/nn/modules/container/sequential.h>

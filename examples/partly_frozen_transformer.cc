@@ -1,5 +1,5 @@
-// A transformer of which only adapters train, sharded over the ranks, next to the same training in one
-// piece: same losses, and what each rank holds and moves.
+// A transformer of which only adapters train, sharded over the ranks, next to the same training in
+// one piece: same losses, and what each rank holds and moves.
 //   floe launch -n 2 --exec build/release/bin/partly_frozen_transformer
 #include <ATen/ATen.h>
 

@@ -63,8 +63,8 @@ at::Tensor slopes_for(std::int64_t heads, bool alibi) {
 
 const Lengths kLengths{{1, 32, 7, 200, 64, 0, 65, 129}};
 
-// Separate tensors: heads of every size there is a kernel for and one there is none for, numbers of heads
-// that are no power of two, keys that several heads share.
+// Separate tensors: heads of every size there is a kernel for and one there is none for, numbers of
+// heads that are no power of two, keys that several heads share.
 TEST(PackedAttention, CausalWithAndWithoutAlibi) {
   struct Heads {
     std::int64_t queries, keys, dim;
@@ -187,8 +187,8 @@ TEST(PackedAttention, RepeatsToTheBit) {
   }
 }
 
-// A model's own way to it: with alibi packed and padded are the same attention, and windows that hide
-// nothing do not keep it from being packed.
+// A model's own way to it: with alibi packed and padded are the same attention, and windows that
+// hide nothing do not keep it from being packed.
 TEST(PackedAttention, EqualsThePaddedOne) {
   const std::int64_t tokens = kLengths.total(), heads = 12, dim = 64;
   std::vector<std::int64_t> offsets{0};

@@ -19,8 +19,8 @@ inline at::Tensor leaf(const at::Tensor& x, at::ScalarType dtype) {
 inline at::Tensor random_gradient(const at::Tensor& output) {
   return random_on_gpu(output.sizes(), at::kFloat);
 }
-// One that goes with the output: what sums over all of it, as a gate's gradient does, does not cancel.
-// Small, so that such a sum stays within fp16.
+// One that goes with the output: what sums over all of it, as a gate's gradient does, does not
+// cancel. Small, so that such a sum stays within fp16.
 inline at::Tensor gradient_along(const at::Tensor& output) {
   return (output.detach() + random_gradient(output)) / 256;
 }

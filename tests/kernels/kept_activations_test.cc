@@ -1,6 +1,6 @@
-// What checkpointed modules keep, on the GPU: the same numbers whatever they keep and wherever it waits, no
-// matrix product twice when products are kept, the peak of memory in the right order, and a host that never
-// waits.
+// What checkpointed modules keep, on the GPU: the same numbers whatever they keep and wherever it
+// waits, no matrix product twice when products are kept, the peak of memory in the right order, and
+// a host that never waits.
 #include <ATen/ATen.h>
 #include <ATen/ops/addmm_cuda_dispatch.h>
 #include <ATen/ops/bmm_cuda_dispatch.h>

@@ -1,6 +1,6 @@
-// Recorded and replayed steps on the GPU train as steps that run do: the same losses and weights, through
-// alternating shapes, micro-batches, a step that is skipped, validation and sets that train in turn; no
-// replay makes the host wait or takes more memory.
+// Recorded and replayed steps on the GPU train as steps that run do: the same losses and weights,
+// through alternating shapes, micro-batches, a step that is skipped, validation and sets that train
+// in turn; no replay makes the host wait or takes more memory.
 #include "floe/train/step/step_graphs.h"
 
 #include <ATen/ATen.h>
@@ -203,8 +203,8 @@ double difference(const Trained& a, const Trained& b) {
   return most;
 }
 
-// Kernels that sum with atomics round differently from run to run; beyond that nothing may differ, and
-// where two runs are equal bit for bit the replayed one is equal to them.
+// Kernels that sum with atomics round differently from run to run; beyond that nothing may differ,
+// and where two runs are equal bit for bit the replayed one is equal to them.
 void expect_replayed_as_run(const Case& c) {
   const Trained first = train(c, false), second = train(c, false);
   const Trained replayed = train(c, true);
@@ -255,8 +255,9 @@ nlohmann::json mpt_with_packed_attention() {
 }
 const nlohmann::json kPackedMpt = mpt_with_packed_attention();
 
-// Rounded up, natural batches share a few graphs, and train as they do without rounding. Where attention
-// is packed: what is padded for it has the exact lengths of its sequences, and they do not repeat.
+// Rounded up, natural batches share a few graphs, and train as they do without rounding. Where
+// attention is packed: what is padded for it has the exact lengths of its sequences, and they
+// do not repeat.
 TEST(ReplayedStep, OfNaturalDataRoundedUp) {
   for (const nlohmann::json* lm : {&kPackedMpt, &kNeox}) {
     const Case c{.name = "natural", .lm = lm, .steps = 24, .natural = true};

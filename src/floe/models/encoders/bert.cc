@@ -1,5 +1,5 @@
-// BERT: every token sees the whole text, norms stand behind the blocks, and the model learns to fill
-// in masked tokens (BertForMaskedLM). Token types are always 0.
+// BERT: every token sees the whole text, norms stand behind the blocks, and the model learns to
+// fill in masked tokens (BertForMaskedLM). Token types are always 0.
 #include <ATen/ATen.h>
 
 #include <cmath>
