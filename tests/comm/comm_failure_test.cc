@@ -310,8 +310,9 @@ TEST_RANKS(Watched, AFailureThatIsTold, 4) {
   EXPECT_LT(clock.seconds(), 20);
   EXPECT_EQ(world->first_failure(0ms), "rank 3: no more pictures");
   world->publish(str("given up/", world->rank()), "");
-  if (world->rank() == 0)  // the store's
+  if (world->rank() == 0) {  // the store's
     for (const int other : {1, 2}) EXPECT_TRUE(world->lookup(str("given up/", other), 30s));
+  }
 }
 
 TEST(Watched, ABoardThatIsGone) {

@@ -28,7 +28,7 @@ class Stubborn final : public optim::Optimizer {
       : Optimizer(engine, set, {}, {"history"}, /*counts=*/false) {}
   std::string kind() const override { return "Stubborn"; }
   std::vector<optim::ParameterGroup> parameter_groups() const override { return {}; }
-  void rest(std::size_t, std::size_t) override {}
+  void deactivate(std::size_t, std::size_t) override {}
 
  protected:
   void update(double) override {}

@@ -1,7 +1,8 @@
 // For the references in Python and bench/image.py:
-//   image_tool isas                          the instruction sets that this machine has, one per line
-//   image_tool look LIST [ISA] [SIZE]        one JSON line per file named in LIST: what decode, crop
-//                                            and normalise make of it, as SHA-256; FILE.rgb is raw:
+//   image_tool isas                          the instruction sets of this machine, one per line
+//   image_tool look LIST [ISA] [SIZE]        one JSON line per file named in LIST: what decode,
+//                                            crop and normalise make of it, as SHA-256; FILE.rgb
+//                                            is raw:
 //                                            "WIDTH HEIGHT\n", then the bytes
 //   image_tool jpeg|png FILE OUT             the decoded file, encoded anew
 //   image_tool time FILE COUNT               CPU milliseconds per picture for each step

@@ -1,5 +1,5 @@
 // For test_safetensors_reference.py:
-//   safetensors_tool list PATH      one JSON line per tensor: name, dtype, shape, FNV-1a of its bytes
+//   safetensors_tool list PATH      a JSON line per tensor: name, dtype, shape, FNV-1a of its bytes
 //   safetensors_tool copy PATH OUT  everything in PATH, written anew by SafetensorsWriter
 #include <cstdio>
 #include <nlohmann/json.hpp>

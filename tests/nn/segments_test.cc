@@ -35,10 +35,11 @@ TEST(Segments, EveryTokenHasItsPlace) {
         EXPECT_TRUE(seen.insert(s).second);
         const std::int64_t length = lengths[static_cast<std::size_t>(s)];
         ASSERT_LE(length, bucket.length);
-        if (bucket.length > 64)
+        if (bucket.length > 64) {
           EXPECT_GE(3 * length, 2 * bucket.length) << "at most a third is padding";
-        else if (bucket.length > 32)
+        } else if (bucket.length > 32) {
           EXPECT_GE(2 * length, bucket.length) << "at most a half is padding";
+        }
         const std::int64_t first = rows[row][0].item<std::int64_t>();
         EXPECT_TRUE(rows[row].narrow(0, 0, length).equal(at::arange(first, first + length)));
         // Padding belongs to the same sequence, so that it is as finite as that.

@@ -2,7 +2,7 @@
 // and its weights.
 //
 // Note [What a model is]
-//   RUN                      the newest checkpoint that is whole, as the run itself would continue from
+//   RUN                      the newest checkpoint that is whole, where the run itself would go on
 //   a checkpoint             that one, and the model block that it says it was trained with
 //   an exported folder       its weights, and the model that its config.json describes
 //   a YAML                   the block `model:`, or a file that is nothing else

@@ -1,7 +1,8 @@
 // From a command line to a typed configuration, and back to text that says where each value is
 // from.
 //
-//   auto [config, values] = config::load<RootConfig>(config::layers_from_arguments(words, configs));
+//   auto layers = config::layers_from_arguments(words, configs);
+//   auto [config, values] = config::load<RootConfig>(layers);
 //   std::puts(config::print_config(values).c_str());
 #pragma once
 
