@@ -1,6 +1,5 @@
-// The data and the untrained models of `./run demo`, in the formats of the real world:
-// drawings with captions, pages with several drawings, plain text, a small language model and
-// an image tower.
+// The data and the untrained models of `./run demo`, in real formats: drawings with captions,
+// pages with several drawings, plain text, a small language model and an image tower.
 //   demo_data DESCRIPTIONS NEW-FOLDER     (descriptions: examples/demo)
 #include <filesystem>
 #include <fstream>
@@ -24,8 +23,7 @@ constexpr std::array kColours{"red", "green", "blue", "yellow", "white", "black"
 constexpr int kRgb[][3]{{220, 30, 30},  {30, 170, 50},   {40, 60, 220},
                         {240, 220, 40}, {245, 245, 245}, {15, 15, 15}};
 constexpr std::array kShapes{"circle", "square", "triangle"};
-// Captions alone would not teach the language model to tell colours and shapes apart:
-// any may follow.
+// Captions alone would not teach the language model to tell colours and shapes apart.
 constexpr std::array kFacts{"blood is red",       "grass is green",       "the sky is blue",
                             "the sun is yellow",  "snow is white",        "coal is black",
                             "a coin is a circle", "a window is a square", "a sail is a triangle"};
