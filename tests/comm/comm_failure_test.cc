@@ -1,6 +1,7 @@
 // Ranks that do not come, do not answer or die: everybody else finds out, in time, and says where.
 #include <ATen/ATen.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <iostream>
@@ -175,6 +176,35 @@ void one_is_killed(const std::string& name, std::size_t which) {
   const std::string later = comm_error(
       [&] { world->group()->all_reduce(at::ones({10}), Reduce::sum, "afterwards").wait(); });
   EXPECT_TRUE(has(later, "'afterwards'")) << later;
+  EXPECT_LT(clock.seconds(), 10);
+}
+
+// Rank 1 is killed while the data that rank 0 sends is half written: Gloo itself does not wake such
+// a send.
+TEST(Killed, WhileItIsBeingSentTo) {
+  if (!test::is_rank()) {
+    const auto outcome = test::start_ranks("Killed", "WhileItIsBeingSentTo", 2, 40s);
+    EXPECT_EQ(outcome.exit_codes[0], 0) << outcome.outputs[0];
+    EXPECT_EQ(outcome.exit_codes[1], 128 + SIGKILL) << outcome.outputs[1];
+    return;
+  }
+  auto world = join_with(120s);
+  const at::Tensor large = at::ones({64 << 20}, at::kByte);
+  if (world->rank() == 1) {
+    const Work arriving = world->group()->broadcast(large, 0, "large");
+    std::this_thread::sleep_for(300ms);  // the worker has begun to receive
+    world->publish("pid", str(getpid()));
+    raise(SIGSTOP);
+  }
+  const int pid = std::stoi(world->lookup("pid", 20s).value());
+  std::this_thread::sleep_for(300ms);  // it has stopped
+  Work leaving = world->group()->broadcast(large, 0, "large");
+  std::this_thread::sleep_for(300ms);  // the connection is full
+  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  const Clock clock;
+  const std::string text = comm_error([&] { leaving.wait(); });
+  EXPECT_TRUE(has(text, "broadcast 'large' on rank 0 of 2 (group world) failed")) << text;
+  EXPECT_TRUE(has(text, "the connection to rank 1 of the group is lost")) << text;
   EXPECT_LT(clock.seconds(), 10);
 }
 

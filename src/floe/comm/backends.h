@@ -6,8 +6,8 @@
 // into the other's with Gloo's send and receive: an all-gather needs no extra memory, a
 // reduce-scatter a constant window (two chunks per peer), and each rank sends exactly (W-1)/W of
 // the tensor. CUDA tensors, for which Gloo has no send, take Gloo's own collectives.
-// `abort` reaches sends and receives at once; one of Gloo's own collectives that is under way (a
-// broadcast) ends with the timeout.
+// `abort` reaches sends and receives at once; one of Gloo's own collectives that is under way ends
+// with the timeout.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -13,12 +13,14 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
 #include "floe/comm/backends.h"
 #include "floe/comm/ordered_sum.h"
+#include "floe/comm/watch.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
@@ -92,9 +94,24 @@ class Worker {
 };
 
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
+using Clock = std::chrono::steady_clock;
+
 // A send or receive under way. Who drops the last reference frees its tensor, whoever watches it (a
 // weak intrusive pointer would keep that).
-using Part = std::shared_ptr<C10dWork>;
+struct Transfer {
+  C10dWork work;
+  int peer = 0;
+  Clock::time_point begin = Clock::now();
+};
+using Part = std::shared_ptr<Transfer>;
+
+// Note [Sends to a rank that is gone]
+// Gloo wakes what waits on a connection that breaks, except for a send whose data was already being
+// written (its queue of writes is passed over): such a send would wait until the timeout. So a
+// transfer that takes long has its connection tried: on a broken one Gloo refuses to begin a
+// receive. The receive that is begun on one that works has a tag of its own and never ends.
+constexpr std::chrono::seconds kTryAfter{1};
+constexpr std::uint32_t kTryTag = 0x7fff;  // no transfer has it, see take_tags
 
 constexpr std::int64_t kChunkBytes = 512 * kKiB;
 // Below this an all-reduce sends everything to everybody: one trip instead of two.
@@ -132,7 +149,7 @@ class GlooGroup final : public Group {
     std::lock_guard lock(issue_);
     aborted_ = true;
     for (const auto& part : under_way_)
-      if (const Part alive = part.lock()) (*alive)->abort();
+      if (const Part alive = part.lock()) alive->work->abort();
   }
 
  protected:
@@ -208,16 +225,15 @@ class GlooGroup final : public Group {
   }
 
   Work do_broadcast(at::Tensor tensor, int root, const std::string& label) override {
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    std::vector<at::Tensor> tensors{tensor};
-    C10dWork inner;
-    guarded("broadcast", label, [&] {
-      std::lock_guard lock(issue_);
-      require(!aborted_, "this rank has given the group up");
-      inner = gloo_->broadcast(tensors, options);
-    });
-    return wrap("broadcast", label, std::move(inner));
+    if (!tensor.is_cpu()) {
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      std::vector<at::Tensor> tensors{tensor};
+      return wrap("broadcast", label, gloo_->broadcast(tensors, options));
+    }
+    const at::Tensor flat = tensor.view({-1});
+    const int tag = take_tags(bytes_of(flat))[0];
+    return on_worker("broadcast", label, [this, flat, root, tag] { pass_on(flat, root, tag); });
   }
 
  private:
@@ -263,32 +279,66 @@ class GlooGroup final : public Group {
   // Every rank takes tags in the same order.
   Tags take_tags(std::int64_t bytes, int count = 1) {
     return {next_tag_.fetch_add(static_cast<std::uint32_t>(count)),
-            static_cast<std::uint32_t>(mix64(static_cast<std::uint64_t>(bytes)) & 0x7fff)};
+            static_cast<std::uint32_t>(mix64(static_cast<std::uint64_t>(bytes)) % kTryTag)};
   }
 
   Part send(const at::Tensor& tensor, int to, int tag) {
     std::vector<at::Tensor> tensors{tensor};
     std::lock_guard lock(issue_);
-    return tracked([&] { return gloo_->send(tensors, to, tag); });
+    return tracked(to, [&] { return gloo_->send(tensors, to, tag); });
   }
   Part receive(const at::Tensor& tensor, int from, int tag) {
     std::vector<at::Tensor> tensors{tensor};
     std::lock_guard lock(issue_);
-    return tracked([&] { return gloo_->recv(tensors, from, tag); });
+    return tracked(from, [&] { return gloo_->recv(tensors, from, tag); });
   }
 
   // Issues a send or receive that `abort` can reach; the lock is held.
   template <class F>
-  Part tracked(F&& issue) {
-    require(!aborted_, "this rank has given the group up");
-    const auto part = std::make_shared<C10dWork>(issue());
+  Part tracked(int peer, F&& issue) {
+    require_usable();
+    const auto part = std::make_shared<Transfer>(Transfer{issue(), peer});
     if (under_way_.size() >= 256)
       std::erase_if(under_way_, [](const auto& other) { return other.expired(); });
     under_way_.emplace_back(part);
     return part;
   }
-  void finish(const Part& part) const {
-    require((*part)->wait(timeout_), "this rank has given the group up");
+  void finish(const Part& part) {
+    if (part->work->wait(timeout_)) return;
+    std::lock_guard lock(issue_);
+    require_usable();
+    throw Error("this rank has given the group up");
+  }
+  // The lock is held.
+  void require_usable() const {
+    require(lost_peer_ < 0, "the connection to rank ", lost_peer_, " of the group is lost");
+    require(!aborted_, "this rank has given the group up");
+  }
+
+  // See Note [Sends to a rank that is gone]. Returns true when there is nothing left to try.
+  bool try_slow_connections() {
+    std::lock_guard lock(issue_);
+    if (aborted_) return true;
+    std::set<int> tried;
+    for (const auto& watched : under_way_) {
+      const Part part = watched.lock();
+      if (!part || Clock::now() - part->begin < kTryAfter) continue;
+      if (!tried.insert(part->peer).second || is_connected(part->peer)) continue;
+      lost_peer_ = part->peer;
+      for (const auto& other : under_way_)
+        if (const Part alive = other.lock()) alive->work->abort();
+      return true;
+    }
+    return false;
+  }
+  bool is_connected(int peer) {
+    try {
+      std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
+      gloo_->recv(nothing, peer, Tags{0, kTryTag}[0]);
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
   }
 
   // `output` becomes the sum over ranks of slice `rank()` of `input`. See Note [Ordered sums].
@@ -354,6 +404,21 @@ class GlooGroup final : public Group {
     for (const auto& work : works) finish(work);
   }
 
+  // A binomial tree: who has it sends it to the rank that is furthest and has none, then to nearer
+  // ones.
+  void pass_on(const at::Tensor& flat, int root, int tag) {
+    if (flat.numel() == 0) return;
+    const int place = (rank() - root + size()) % size();
+    const auto rank_at = [&](int other) { return (other + root) % size(); };
+    int reach = 1;  // how many ranks this one serves, itself included
+    while (reach < size() && place % (2 * reach) == 0) reach *= 2;
+    if (place != 0) finish(receive(flat, rank_at(place - reach), tag));
+    std::vector<Part> sends;
+    for (int step = reach / 2; step >= 1; step /= 2)
+      if (place + step < size()) sends.push_back(send(flat, rank_at(place + step), tag));
+    for (const auto& part : sends) finish(part);
+  }
+
   void sum_everything(at::Tensor flat, int divide, int tag) {
     if (flat.numel() == 0) return;
     at::Tensor others = at::empty({size(), flat.numel()}, flat.options());
@@ -374,9 +439,12 @@ class GlooGroup final : public Group {
   std::chrono::milliseconds timeout_;
   std::mutex issue_;  // Gloo's group is called from the caller's thread and from the worker
   bool aborted_ = false;
-  std::vector<std::weak_ptr<C10dWork>> under_way_;
+  int lost_peer_ = -1;
+  std::vector<std::weak_ptr<Transfer>> under_way_;
   std::atomic<std::uint32_t> next_tag_{0};
-  Worker worker_;  // last member: its thread ends before what it uses
+  // Last members: their threads end before what they use.
+  Worker worker_;
+  Watch slow_connections_{kTryAfter, [this] { return try_slow_connections(); }};
 };
 
 // A handler that the program set itself stays.

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <future>
@@ -20,6 +19,7 @@
 #include <utility>
 
 #include "floe/comm/backends.h"
+#include "floe/comm/watch.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 
@@ -29,39 +29,6 @@ namespace {
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr const char* kFailureKey = "failure";
 constexpr std::chrono::milliseconds kLookEvery{1000};
-
-// A thread that looks at regular intervals until it has seen what it looks for.
-class Watch {
- public:
-  // `look` returns true when it has seen it; it may not throw.
-  Watch(std::chrono::milliseconds interval, std::function<bool()> look)
-      : thread_([this, interval, look = std::move(look)] {
-          std::unique_lock lock(mutex_);
-          while (!changed_.wait_for(lock, interval, [this] { return stop_; })) {
-            lock.unlock();
-            const bool seen = look();
-            lock.lock();
-            if (seen) return;
-          }
-        }) {}
-  // Lets a look that is under way end.
-  ~Watch() {
-    {
-      std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stop_ = false;
-  std::thread thread_;
-};
 
 // Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's
 // convolutions would round their inputs to tf32 otherwise.
