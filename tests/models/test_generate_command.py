@@ -113,6 +113,14 @@ def test_pictures_matter(captioner, tmp_path):
     assert len(scores) == 2
 
 
+def test_pictures_that_are_not_there(captioner, tmp_path):
+    model, _ = captioner
+    for words in (["--prompt", "<image>A", "--image"], ["--ids", "116,5", "--images"]):
+        done = run_floe(model, *words, tmp_path / "nope")
+        assert done.returncode == 2 and f"'{tmp_path / 'nope'}'" in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+
+
 @pytest.fixture(scope="module")
 def plain_lm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")

@@ -269,6 +269,6 @@ def test_wrong_command_lines(words, said):
 
 def test_folders_without_a_run(tmp_path):
     done = floe_report(tmp_path / "none")
-    assert done.returncode == 1 and "is not the folder of a run" in done.stderr
+    assert done.returncode == 2 and "is not the folder of a run" in done.stderr
     done = floe_report(tmp_path)
-    assert done.returncode == 1 and "config.yaml or metrics.jsonl" in done.stderr
+    assert done.returncode == 2 and "config.yaml or metrics.jsonl" in done.stderr

@@ -26,6 +26,7 @@ constexpr std::int64_t kMostImageBytes = std::int64_t{1} << 30;
 
 // [1, 3, side, side], as training makes it.
 at::Tensor read_picture(const std::string& path, std::int64_t side) {
+  require<ConfigError>(path_exists(path), "generate: there is no picture '", path, "'");
   const std::string bytes = read_text(path, kMostImageBytes);
   try {
     const image::Image picture = image::decode(std::as_bytes(std::span(bytes)));
@@ -42,6 +43,7 @@ at::Tensor read_picture(const std::string& path, std::int64_t side) {
 
 // Row r of the file belongs to prompt r.
 void add_tensor_images(const std::string& path, std::vector<generation::Prompt>& prompts) {
+  require<ConfigError>(path_exists(path), "generate: there is no file '", path, "' of images");
   const at::Tensor images = read_image_tensors(*open_tensors(path), path);
   require<DataError>(images.defined(), path, ": needs 'vision_x' (float) or 'vision_x_i8'");
   const auto rows = static_cast<std::int64_t>(prompts.size());

@@ -211,10 +211,10 @@ bool is_loss(const std::string& series_name) {
 }
 
 LoggedRun read_logged_run(const std::string& folder) {
-  require<DataError>(fs::is_directory(folder), "'", folder, "' is not the folder of a run");
+  require<ConfigError>(fs::is_directory(folder), "'", folder, "' is not the folder of a run");
   const fs::path top(folder);
-  require<DataError>(fs::exists(top / "config.yaml") || fs::exists(top / "metrics.jsonl"), "'",
-                     folder, "' holds no run: expected config.yaml or metrics.jsonl in it");
+  require<ConfigError>(fs::exists(top / "config.yaml") || fs::exists(top / "metrics.jsonl"), "'",
+                       folder, "' holds no run: expected config.yaml or metrics.jsonl in it");
   LoggedRun run;
   run.folder = folder;
   read_settings(top / "config.yaml", run);
