@@ -6,6 +6,7 @@ usage: tidy.py --build DIR [--since COMMIT] [--limit SECONDS] [--jobs N] [--prog
 Without FILE: every source that the build in DIR compiles; with --since only those that have changed
 since that commit, committed or not. A changed header is looked at through a source that includes it.
 
+- Sources that the build compiles as one (FLOE_UNITY) are looked at one by one.
 - The compile commands of g++ name a precompiled header that clang cannot read. DIR/tidy has commands
   without it, so that a file must include what it uses.
 - A source that was clean is not looked at again until it, a header of floe that it includes, its
@@ -29,21 +30,24 @@ from pathlib import Path
 
 FOLDERS = ("src", "tests", "examples", "bench")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+UNITY = re.compile(r"/Unity/unity_\d+_cxx\.cxx$")
 FINDING = re.compile(r"^(/[^:]+):(\d+):(\d+): (?:warning|error): ")
 # Flags of g++ that clang does not know, or that bring in the precompiled header.
 DROPPED = {"-fpch-preprocess", "-Winvalid-pch", "-Wno-restrict", "-Wno-maybe-uninitialized", "-Werror",
            "-Wno-error=array-bounds", "-Wno-error=stringop-overflow", "-Wno-error=stringop-overread",
-           "-Wno-error=maybe-uninitialized"}
+           "-Wno-error=maybe-uninitialized", "-Wno-subobject-linkage"}
 
 
 def clean_command(command):
-    """The arguments of a compile command without the precompiled header and what only g++ knows."""
+    """The arguments of a compile command without its output, the precompiled header and what only g++ knows."""
     words, kept = shlex.split(command), []
     skip = False
     for i, word in enumerate(words):
         if skip:
             skip = False
         elif word == "-include" and words[i + 1].endswith("cmake_pch.hxx"):
+            skip = True
+        elif word == "-o":
             skip = True
         elif word not in DROPPED:
             kept.append(word)
@@ -52,13 +56,24 @@ def clean_command(command):
     return kept
 
 
+def sources_of(file):
+    """What a file of the compilation database compiles: itself, or the sources that CMake put into it."""
+    if not UNITY.search(file):
+        return [file]
+    return INCLUDE.findall(Path(file).read_text(encoding="utf-8"))
+
+
 def read_commands(build):
     """Source -> entry of the compilation database, for floe's own sources."""
     entries = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         arguments = clean_command(entry.pop("command"))
-        if "-x" not in arguments and entry["file"].endswith(".cc"):
-            entries.setdefault(Path(entry["file"]), {**entry, "arguments": arguments})
+        if "-x" in arguments:
+            continue
+        for source in sources_of(entry["file"]):
+            own = [source if word == entry["file"] else word for word in arguments]
+            if source.endswith(".cc"):
+                entries.setdefault(Path(source), {"directory": entry["directory"], "file": source, "arguments": own})
     return entries
 
 

@@ -61,7 +61,7 @@ def tree(tmp_path):
 
 
 def test_commands_lose_what_only_gcc_knows():
-    words = tidy.clean_command("/usr/bin/ccache c++ -Ix -fpch-preprocess -Winvalid-pch -include y/cmake_pch.hxx -include z.h -c a.cc")
+    words = tidy.clean_command("/usr/bin/ccache c++ -Ix -fpch-preprocess -Winvalid-pch -include y/cmake_pch.hxx -include z.h -o a.o -c a.cc")
     assert words == ["c++", "-Ix", "-include", "z.h", "-c", "a.cc"]
 
 
@@ -72,6 +72,20 @@ def test_everything_once_then_nothing(tree):
     code, output, looked = run()
     assert (code, looked) == (0, [])
     assert "2 known to be clean" in output
+
+
+def test_sources_that_are_compiled_as_one(tree):
+    root, run = tree
+    build = root.parent / "build"
+    unity = build / "Unity" / "unity_0_cxx.cxx"
+    unity.parent.mkdir()
+    unity.write_text("".join(f'#include "{root}/src/floe/core/{name}.cc"\n\n' for name in "ab"))
+    entries = [{"directory": str(build), "file": str(unity), "command": f"c++ -o unity.o -c {unity}"}]
+    (build / "compile_commands.json").write_text(json.dumps(entries))
+    code, output, looked = run()
+    assert (code, looked) == (0, ["a.cc", "b.cc"]), output
+    commands = json.loads((build / "tidy" / "compile_commands.json").read_text())
+    assert [words["arguments"][-1] for words in commands] == [f"{root}/src/floe/core/{name}.cc" for name in "ab"]
 
 
 def test_what_is_clean_is_looked_at_again_when_a_header_changes(tree):
