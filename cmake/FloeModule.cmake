@@ -2,8 +2,11 @@
 # src/floe/FOLDER and the folders in it. A module that is part of a larger folder is named by its
 # path: observe/sinks is the library floe_observe_sinks. USES names the modules whose headers it
 # includes, no fewer and no more; tools/check_modules.py holds the includes to it.
+#
+# With FLOE_UNITY the sources of a module are compiled as one, so what is private to a source must
+# have a name of its own in its module. SEPARATE: not so here, each source by itself.
 function(floe_module folder)
-  cmake_parse_arguments(ARG "TORCH" "" "USES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;SEPARATE" "" "USES;LIBS" ${ARGN})
   if(ARG_TORCH AND NOT FLOE_WITH_TORCH)
     return()
   endif()
@@ -13,6 +16,11 @@ function(floe_module folder)
     add_library(floe_${name} STATIC ${sources})
     set(scope PUBLIC)
     target_compile_options(floe_${name} PRIVATE ${FLOE_WARNINGS})
+    if(FLOE_UNITY AND NOT ARG_SEPARATE)
+      set_target_properties(floe_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+      # A member of a private type: to the compiler such a source looks like a header.
+      target_compile_options(floe_${name} PRIVATE -Wno-subobject-linkage)
+    endif()
   else()
     add_library(floe_${name} INTERFACE)
     set(scope INTERFACE)

@@ -1,4 +1,5 @@
-// The torch headers that most sources need, compiled once. Sources still include what they use.
+// The headers of torch and JSON that most sources need, compiled once. Sources still include
+// what they use.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <unordered_map>

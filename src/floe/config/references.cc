@@ -7,7 +7,7 @@
 namespace floe::config {
 namespace {
 
-constexpr std::size_t kMostTextBytes = 1 << 16;
+constexpr std::size_t kMostResolvedBytes = 1 << 16;
 constexpr std::size_t kMostChain = 64;
 
 void set_origin(Value& value, const Origin& origin) {
@@ -71,7 +71,7 @@ class Resolver {
         fail(value, str(text.substr(begin, end + 1 - begin), " is ", target.shown(),
                         ", which cannot stand inside a text"));
       out += text.substr(at, begin - at) + target.scalar_text();
-      if (out.size() > kMostTextBytes) fail(value, "the text grows too long");
+      if (out.size() > kMostResolvedBytes) fail(value, "the text grows too long");
       at = end + 1;
     }
     value.data = std::move(out);

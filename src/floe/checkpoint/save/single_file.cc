@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using pickle::Value;
 
-constexpr std::int64_t kBlock = 8 << 20;
+constexpr std::int64_t kCopyBytes = 8 << 20;
 constexpr std::int64_t kCheckedBlock = 16 << 20;
 
 // Copying tensors of a directory of torch.distributed.checkpoint into a file of torch.save, in
@@ -60,7 +60,7 @@ class TensorCopier {
  private:
   void write(const std::string& name, const TensorInfo& info, std::int64_t first,
              std::int64_t count) {
-    const std::int64_t most = kBlock / size_of(info.dtype);
+    const std::int64_t most = kCopyBytes / size_of(info.dtype);
     for (std::int64_t at = 0; at < count; at += most) {
       const std::int64_t part = std::min(most, count - at);
       block_.resize(static_cast<std::size_t>(part * size_of(info.dtype)));
@@ -78,8 +78,8 @@ class TensorCopier {
                              ", which a file in OpenFlamingo's layout cannot take; use "
                              "state_dict_type: sharded or full");
     std::vector<std::uint32_t> wide;  // the bits of floats
-    for (std::int64_t at = 0; at < count; at += kBlock) {
-      const std::int64_t part = std::min(kBlock, count - at);
+    for (std::int64_t at = 0; at < count; at += kCopyBytes) {
+      const std::int64_t part = std::min(kCopyBytes, count - at);
       block_.resize(static_cast<std::size_t>(part * size_of(DType::bf16)));
       from_.read(info, first + at, part, block_);
       const auto* narrow = reinterpret_cast<const std::uint16_t*>(block_.data());
@@ -92,8 +92,8 @@ class TensorCopier {
   }
 
   void write_zeros(const std::string& name, std::int64_t bytes) {
-    for (; bytes > 0; bytes -= kBlock) {
-      block_.assign(static_cast<std::size_t>(std::min(bytes, kBlock)), std::byte{});
+    for (; bytes > 0; bytes -= kCopyBytes) {
+      block_.assign(static_cast<std::size_t>(std::min(bytes, kCopyBytes)), std::byte{});
       to_.write(name, block_);
     }
   }

@@ -13,7 +13,7 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-constexpr int kMaxDepth = 50;
+constexpr int kMostBraces = 50;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 28;  // of all results together
 constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
@@ -98,8 +98,8 @@ Strings Expander::product(const Strings& left, const Strings& right) {
 }
 
 Strings Expander::pattern(std::string_view text, int depth) {
-  require<ConfigError>(depth < kMaxDepth, "'", whole_.substr(0, 200), "' nests more than ",
-                       kMaxDepth, " braces");
+  require<ConfigError>(depth < kMostBraces, "'", whole_.substr(0, 200), "' nests more than ",
+                       kMostBraces, " braces");
   Strings results{""};
   std::size_t start = 0, at = 0;
   int open = 0;

@@ -11,7 +11,7 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-std::string shown(const DcpChunk& chunk) {
+std::string text_of(const DcpChunk& chunk) {
   return str("the chunk at [", join(chunk.offsets), "] of size [", join(chunk.sizes), "]");
 }
 
@@ -58,7 +58,7 @@ std::string overlap_problem(std::size_t num_dimensions, const std::vector<DcpChu
     const std::int64_t end = order[i]->offsets[along] + order[i]->sizes[along];
     for (std::size_t j = i + 1; j < order.size() && order[j]->offsets[along] < end; ++j)
       if (overlap(*order[i], *order[j]))
-        return str("has chunks that overlap: ", shown(*order[i]), " and ", shown(*order[j]));
+        return str("has chunks that overlap: ", text_of(*order[i]), " and ", text_of(*order[j]));
   }
   return "";
 }
@@ -128,7 +128,7 @@ std::int64_t DcpChunk::numel() const {
 std::string tidy_chunks(const Sizes& shape, std::vector<DcpChunk>& chunks) {
   for (const DcpChunk& chunk : chunks)
     if (!lies_inside(chunk, shape))
-      return str("has shape [", join(shape), "], but ", shown(chunk), " lies outside of it");
+      return str("has shape [", join(shape), "], but ", text_of(chunk), " lies outside of it");
   std::erase_if(chunks, [](const DcpChunk& chunk) { return chunk.numel() == 0; });
   std::stable_sort(chunks.begin(), chunks.end(), [](const DcpChunk& a, const DcpChunk& b) {
     return std::tie(a.offsets, a.sizes) < std::tie(b.offsets, b.sizes);

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostOpenFiles = 64;
-constexpr std::int64_t kWindowBytes = std::int64_t{1} << 24;
+constexpr std::int64_t kReadBytes = std::int64_t{1} << 24;
 
 }  // namespace
 
@@ -122,7 +122,7 @@ void DcpDirectory::read_chunk(const TensorInfo& tensor, const DcpChunk& chunk, s
   if (place_in_tensor(chunk, tensor.shape, end - 1) - at == end - 1 - begin)
     return read_elements(tensor, chunk, begin, target(at, end - begin));
 
-  const std::int64_t most = std::min(end - begin, kWindowBytes / size);
+  const std::int64_t most = std::min(end - begin, kReadBytes / size);
   std::vector<std::byte> window(static_cast<std::size_t>(most * size));
   for (std::int64_t from = begin; from < end; from += most) {
     const std::int64_t count = std::min(most, end - from);

@@ -23,7 +23,7 @@ namespace {
 
 using pickle::Value;
 
-constexpr std::int64_t kAlignment = 64;  // as torch.save's
+constexpr std::int64_t kPadding = 64;  // as torch.save's
 constexpr std::size_t kBuffer = 4 << 20;
 // Elements go out in blocks that stay in the cache between checksum and write.
 constexpr std::size_t kBlock = 512 << 10;
@@ -32,7 +32,7 @@ constexpr std::size_t kBlock = 512 << 10;
 void add(std::string& archive, std::vector<zip::Placed>& entries, const char* name,
          const std::string& bytes) {
   zip::Placed entry = zip::place(str("archive/", name), static_cast<std::int64_t>(bytes.size()),
-                                 static_cast<std::int64_t>(archive.size()), kAlignment);
+                                 static_cast<std::int64_t>(archive.size()), kPadding);
   entry.crc = crc32(bytes);
   archive += zip::local_header(entry) + bytes;
   entries.push_back(std::move(entry));
@@ -57,7 +57,7 @@ class DcpItem {
       require(size >= 0 && !__builtin_mul_overflow(bytes, size, &bytes),
               "a tensor has the impossible shape [", join(shape), "]");
     entries_.push_back(
-        zip::place("archive/data/0", bytes, static_cast<std::int64_t>(small_.size()), kAlignment));
+        zip::place("archive/data/0", bytes, static_cast<std::int64_t>(small_.size()), kPadding));
   }
 
   std::int64_t head_bytes() const { return entries_.back().data_offset; }
@@ -83,10 +83,6 @@ std::string dcp_object_item(const Value& value) {
   std::vector<zip::Placed> entries;
   add_common(archive, entries, value);
   return archive + zip::directory(entries, static_cast<std::int64_t>(archive.size()));
-}
-
-[[noreturn]] void fail(const char* what, const std::string& path) {
-  throw Error(str("cannot ", what, " '", path, "': ", std::strerror(errno)));
 }
 
 Value metadata_class(const char* name) {
@@ -127,9 +123,9 @@ Value properties(DType dtype) {
 }
 
 // The pickle of DcpMetadata.
-class Writer {
+class MetadataWriter {
  public:
-  explicit Writer(const DcpMetadata& metadata) : metadata_(metadata) {
+  explicit MetadataWriter(const DcpMetadata& metadata) : metadata_(metadata) {
     for (const std::string& file : metadata.files) files_.emplace_back(file);
   }
 
@@ -197,7 +193,7 @@ class Writer {
 
 DcpFileWriter::DcpFileWriter(std::string path) : path_(std::move(path)) {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("create", path_);
+  if (fd_ < 0) throw_errno("create", path_);
   waiting_.reserve(kBuffer);
 }
 
@@ -247,8 +243,8 @@ DcpFileWriter::Written DcpFileWriter::add_object(const Value& value) {
 
 void DcpFileWriter::finish() {
   flush();
-  if (::fsync(fd_) != 0) fail("sync", path_);
-  if (::close(std::exchange(fd_, -1)) != 0) fail("close", path_);
+  if (::fsync(fd_) != 0) throw_errno("sync", path_);
+  if (::close(std::exchange(fd_, -1)) != 0) throw_errno("close", path_);
 }
 
 void DcpFileWriter::append(std::span<const std::byte> bytes) {
@@ -269,11 +265,13 @@ void DcpFileWriter::put(std::int64_t offset, std::span<const std::byte> bytes) {
     const ssize_t put = ::pwrite(fd_, bytes.data() + done, bytes.size() - done,
                                  static_cast<off_t>(offset + static_cast<std::int64_t>(done)));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail("write", path_);
+    if (put < 0) throw_errno("write", path_);
     done += static_cast<std::size_t>(put);
   }
 }
 
-std::string write_dcp_metadata(const DcpMetadata& metadata) { return Writer(metadata).write(); }
+std::string write_dcp_metadata(const DcpMetadata& metadata) {
+  return MetadataWriter(metadata).write();
+}
 
 }  // namespace floe

@@ -20,10 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const char* what, const std::string& path) {
-  throw Error(str("cannot ", what, " '", path, "': ", std::strerror(errno)));
-}
-
 void check(const std::error_code& error, const char* what, const std::string& path) {
   require(!error, "cannot ", what, " '", path, "': ", error.message());
 }
@@ -45,6 +41,10 @@ std::string without_slash(std::string path) {
 }
 
 }  // namespace
+
+void throw_errno(const char* what, const std::string& path) {
+  throw Error(str("cannot ", what, " '", path, "': ", std::strerror(errno)));
+}
 
 File::File(std::string path) : path_(std::move(path)) {
   // Non-blocking, so that a named pipe is refused below instead of waited for.
@@ -91,7 +91,7 @@ std::string read_text(const std::string& path, std::int64_t most_bytes) {
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   temporary_ = temporary_name(path_);
   fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("create", temporary_);
+  if (fd_ < 0) throw_errno("create", temporary_);
 }
 
 AtomicFile::~AtomicFile() {
@@ -108,27 +108,27 @@ void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> bytes)
     const ssize_t put = ::pwrite(fd_, bytes.data() + done, bytes.size() - done,
                                  static_cast<off_t>(offset + static_cast<std::int64_t>(done)));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail("write", temporary_);
+    if (put < 0) throw_errno("write", temporary_);
     done += static_cast<std::size_t>(put);
   }
 }
 
 void AtomicFile::commit() {
   require(fd_ >= 0, "'", path_, "' was committed twice");
-  if (::fsync(fd_) != 0) fail("sync", temporary_);
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename a file to", path_);
+  if (::fsync(fd_) != 0) throw_errno("sync", temporary_);
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) throw_errno("rename a file to", path_);
   ::close(std::exchange(fd_, -1));
   sync_folder(folder_of(path_));  // only then is the rename on disk
 }
 
 void sync_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail("open the folder", path);
+  if (fd < 0) throw_errno("open the folder", path);
   // Some network file systems cannot sync a folder and say EINVAL; the rename still happened.
   const int error = ::fsync(fd) != 0 && errno != EINVAL ? errno : 0;
   ::close(fd);
   errno = error;
-  if (error != 0) fail("sync the folder", path);
+  if (error != 0) throw_errno("sync the folder", path);
 }
 
 void write_file_atomically(const std::string& path, std::string_view text) {

@@ -34,6 +34,9 @@ class File {
 // The whole file as text; throws DataError when it is larger than `most_bytes`.
 std::string read_text(const std::string& path, std::int64_t most_bytes);
 
+// Throws Error "cannot WHAT 'PATH': " with what errno says.
+[[noreturn]] void throw_errno(const char* what, const std::string& path);
+
 // Whether there is something; false as well where nobody may look.
 bool path_exists(const std::string& path);
 

@@ -18,7 +18,7 @@ using Field = std::span<const std::byte>;
 using TarBlock = std::array<std::byte, kTarBlock>;
 
 constexpr std::uint64_t kMostMemberBytes = std::uint64_t{2} << 30;
-constexpr std::uint64_t kMostHeaderBytes = std::uint64_t{1} << 20;  // long names, pax records
+constexpr std::uint64_t kMostTarHeaderBytes = std::uint64_t{1} << 20;  // long names, pax records
 constexpr std::size_t kBufferBytes = 64 * 1024;
 
 std::uint64_t padded(std::uint64_t size) { return (size + kTarBlock - 1) / kTarBlock * kTarBlock; }
@@ -278,8 +278,8 @@ class TarReader::Impl {
   }
 
   std::vector<std::byte> read_header_data(std::uint64_t size) {
-    require<DataError>(size <= kMostHeaderBytes, "a header has ", size,
-                       " bytes of names or fields, more than the ", kMostHeaderBytes,
+    require<DataError>(size <= kMostTarHeaderBytes, "a header has ", size,
+                       " bytes of names or fields, more than the ", kMostTarHeaderBytes,
                        " that one may have");
     std::vector<std::byte> data;  // with its padding, in which Python looks too
     read_data(padded(size), data);

@@ -32,7 +32,7 @@ Value set_call(const Value& set) {
 
 bool is_line(const std::string& text) { return text.find('\n') == text.npos; }
 
-class Writer {
+class NodeWriter {
  public:
   std::string write(const Value& root) {
     count(root);
@@ -234,12 +234,12 @@ class Writer {
 
   // One level of recursion.
   struct Nesting {
-    explicit Nesting(Writer& writer) : writer(writer) {
+    explicit Nesting(NodeWriter& writer) : writer(writer) {
       require(++writer.depth_ <= kMostDepth, "a value that is to be pickled is nested deeper than ",
               kMostDepth, " levels");
     }
     ~Nesting() { --writer.depth_; }
-    Writer& writer;
+    NodeWriter& writer;
   };
 
   std::string out_;
@@ -252,6 +252,6 @@ class Writer {
 
 }  // namespace
 
-std::string write(const Value& value) { return Writer().write(value); }
+std::string write(const Value& value) { return NodeWriter().write(value); }
 
 }  // namespace floe::pickle

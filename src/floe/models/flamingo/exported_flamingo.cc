@@ -30,7 +30,7 @@ constexpr const char* kModelKeys[] = {"cross_attn_every_n_layers",
 
 std::string config_file(const std::string& folder) { return folder + "/config.json"; }
 
-ordered_json read_config(const std::string& file) {
+ordered_json read_exported_config(const std::string& file) {
   const std::string text = read_text(file, kMostConfigBytes);
   parse_json(text, file);  // with its checks and messages
   ordered_json config = ordered_json::parse(text);
@@ -64,17 +64,18 @@ std::shared_ptr<const TensorSource> open_whole(const std::string& folder) {
 bool is_exported_flamingo(const std::string& folder) {
   std::error_code ignored;
   const std::string file = config_file(folder);
-  return fs::is_regular_file(file, ignored) && is_flamingo(read_config(file));
+  return fs::is_regular_file(file, ignored) && is_flamingo(read_exported_config(file));
 }
 
 ordered_json lm_config(const std::string& folder) {
   const std::string file = config_file(folder);
-  ordered_json config = read_config(file);
+  ordered_json config = read_exported_config(file);
   return is_flamingo(config) ? part_config(config, file, "lang_encoder") : config;
 }
 
 ordered_json exported_vision_config(const std::string& folder) {
-  return part_config(read_config(config_file(folder)), config_file(folder), "vision_encoder");
+  return part_config(read_exported_config(config_file(folder)), config_file(folder),
+                     "vision_encoder");
 }
 
 std::shared_ptr<const TensorSource> exported_lm_weights(const std::string& folder) {
@@ -130,7 +131,7 @@ ordered_json exported_config(const ModelConfig& config, const FlamingoSpec& spec
 }
 
 ordered_json exported_model_block(const std::string& folder) {
-  const ordered_json config = read_config(config_file(folder));
+  const ordered_json config = read_exported_config(config_file(folder));
   ordered_json block{{"type", "flamingo"}, {"lm", folder}, {"vision", folder}, {"weights", folder}};
   for (const char* key : kModelKeys)
     if (const auto found = config.find(key); found != config.end()) block[key] = *found;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostConfigBytes = 1 << 24;
+constexpr std::int64_t kMostVisionConfigBytes = 1 << 24;
 
 bool any_begins(const TensorSource& source, const std::string& prefix) {
   const auto names = source.names();
@@ -114,8 +114,8 @@ void check(const VisionSpec& spec, const std::string& path) {
 void read_config(const std::string& folder, VisionFiles& files) {
   const std::string open_clip = folder + "/open_clip_config.json", hf = folder + "/config.json";
   if (fs::exists(open_clip)) {
-    files.spec =
-        open_clip_spec(parse_json(read_text(open_clip, kMostConfigBytes), open_clip), open_clip);
+    files.spec = open_clip_spec(parse_json(read_text(open_clip, kMostVisionConfigBytes), open_clip),
+                                open_clip);
     return;
   }
   require<ConfigError>(
@@ -128,7 +128,7 @@ void read_config(const std::string& folder, VisionFiles& files) {
     files.spec = of_open_clip ? open_clip_spec(config, hf) : hugging_face_spec(config, hf);
     return;
   }
-  files.spec = hugging_face_spec(parse_json(read_text(hf, kMostConfigBytes), hf), hf);
+  files.spec = hugging_face_spec(parse_json(read_text(hf, kMostVisionConfigBytes), hf), hf);
   files.names = VisionNames::hugging_face;
 }
 

@@ -11,7 +11,7 @@
 namespace floe::optim {
 namespace {
 
-std::vector<std::string> kept(const OptimizerConfig& /*config*/ = {}) {
+std::vector<std::string> adamw_state(const OptimizerConfig& /*config*/ = {}) {
   return {"exp_avg", "exp_avg_sq"};
 }
 
@@ -21,7 +21,7 @@ OptimizerType AdamW::type() {
   return {.name = "adamw",
           .help = "two moments",
           .keys = {"betas", "eps"},
-          .state = kept,
+          .state = adamw_state,
           .make = [](const OptimizerConfig& config, shard::Engine& engine, std::size_t set,
                      const DecayRule& decay, const RateRule& rates) -> std::unique_ptr<Optimizer> {
             const auto& [beta1, beta2] = config.betas;
@@ -31,7 +31,7 @@ OptimizerType AdamW::type() {
 }
 
 AdamW::AdamW(shard::Engine& engine, AdamWOptions options, std::size_t set)
-    : Optimizer(engine, set, options.decay, kept(), /*counts=*/true, options.rates),
+    : Optimizer(engine, set, options.decay, adamw_state(), /*counts=*/true, options.rates),
       options_(std::move(options)) {}
 
 void AdamW::update(double factor) {

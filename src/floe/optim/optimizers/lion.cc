@@ -5,7 +5,7 @@
 namespace floe::optim {
 namespace {
 
-std::vector<std::string> kept(const OptimizerConfig& /*config*/ = {}) { return {"exp_avg"}; }
+std::vector<std::string> lion_state(const OptimizerConfig& /*config*/ = {}) { return {"exp_avg"}; }
 
 }  // namespace
 
@@ -13,7 +13,7 @@ OptimizerType Lion::type() {
   return {.name = "lion",
           .help = "one moment",
           .keys = {"betas"},
-          .state = kept,
+          .state = lion_state,
           .make = [](const OptimizerConfig& config, shard::Engine& engine, std::size_t set,
                      const DecayRule& decay, const RateRule& rates) -> std::unique_ptr<Optimizer> {
             const auto& [beta1, beta2] = config.betas;
@@ -22,7 +22,7 @@ OptimizerType Lion::type() {
 }
 
 Lion::Lion(shard::Engine& engine, LionOptions options, std::size_t set)
-    : Optimizer(engine, set, options.decay, kept(), /*counts=*/false, options.rates),
+    : Optimizer(engine, set, options.decay, lion_state(), /*counts=*/false, options.rates),
       options_(std::move(options)) {}
 
 void Lion::update(double factor) {

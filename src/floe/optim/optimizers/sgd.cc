@@ -5,7 +5,7 @@
 namespace floe::optim {
 namespace {
 
-std::vector<std::string> kept(double momentum) {
+std::vector<std::string> sgd_state(double momentum) {
   if (momentum == 0) return {};
   return {"momentum_buffer"};
 }
@@ -16,7 +16,7 @@ OptimizerType Sgd::type() {
   return {.name = "sgd",
           .help = "one moment with momentum, else none",
           .keys = {"momentum"},
-          .state = [](const OptimizerConfig& config) { return kept(config.momentum); },
+          .state = [](const OptimizerConfig& config) { return sgd_state(config.momentum); },
           .make = [](const OptimizerConfig& config, shard::Engine& engine, std::size_t set,
                      const DecayRule& decay, const RateRule& rates) -> std::unique_ptr<Optimizer> {
             return std::make_unique<Sgd>(engine, SgdOptions{config.momentum, decay, rates}, set);
@@ -24,7 +24,7 @@ OptimizerType Sgd::type() {
 }
 
 Sgd::Sgd(shard::Engine& engine, SgdOptions options, std::size_t set)
-    : Optimizer(engine, set, options.decay, kept(options.momentum), /*counts=*/false,
+    : Optimizer(engine, set, options.decay, sgd_state(options.momentum), /*counts=*/false,
                 options.rates),
       options_(std::move(options)) {}
 

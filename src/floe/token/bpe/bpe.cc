@@ -18,13 +18,13 @@ using nlohmann::json;
 // Up to here scanning all pairs for the best one is faster than a queue.
 constexpr std::size_t kShortWord = 48;
 
-constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581, SentencePiece's space
+constexpr std::string_view kSentencePieceSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 
 // A character other than the mark in front of the mark.
 bool joins_at_space(std::string_view token) {
-  for (std::size_t at = token.find(kSpaceMark, 1); at != std::string_view::npos;
-       at = token.find(kSpaceMark, at + 1))
-    if (!token.substr(0, at).ends_with(kSpaceMark)) return true;
+  for (std::size_t at = token.find(kSentencePieceSpace, 1); at != std::string_view::npos;
+       at = token.find(kSentencePieceSpace, at + 1))
+    if (!token.substr(0, at).ends_with(kSentencePieceSpace)) return true;
   return false;
 }
 
@@ -196,10 +196,10 @@ void Bpe::prepare_bytes() {
 // one by one (and be found in the cache). The mark itself must be a token, so that unknown
 // characters in front of it are closed there as well.
 void Bpe::prepare_spaces(const Merges& merges) {
-  cuts_at_spaces_ =
-      id_of(kSpaceMark) >= 0 && std::none_of(merges.begin(), merges.end(), [](const auto& merge) {
-        return joins_at_space(merge.first + merge.second);
-      });
+  cuts_at_spaces_ = id_of(kSentencePieceSpace) >= 0 &&
+                    std::none_of(merges.begin(), merges.end(), [](const auto& merge) {
+                      return joins_at_space(merge.first + merge.second);
+                    });
 }
 
 std::int32_t Bpe::id_of(std::string_view token) const {
@@ -225,9 +225,9 @@ void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids, BpeScrat
   if (!cuts_at_spaces_) return encode_part(word, ids, scratch);
   if (find_whole(word, ids)) return;
   std::size_t begin = 0;
-  for (std::size_t at = word.find(kSpaceMark, 1); at != std::string_view::npos;
-       at = word.find(kSpaceMark, at + kSpaceMark.size())) {
-    if (word.substr(begin, at - begin).ends_with(kSpaceMark)) continue;
+  for (std::size_t at = word.find(kSentencePieceSpace, 1); at != std::string_view::npos;
+       at = word.find(kSentencePieceSpace, at + kSentencePieceSpace.size())) {
+    if (word.substr(begin, at - begin).ends_with(kSentencePieceSpace)) continue;
     encode_part(word.substr(begin, at - begin), ids, scratch);
     begin = at;
   }

@@ -17,7 +17,7 @@ namespace floe::token {
 namespace {
 
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581
-constexpr std::int64_t kMostBytes = 256 * kMiB;
+constexpr std::int64_t kMostModelBytes = 256 * kMiB;
 
 void check(const sentencepiece::util::Status& status, std::string_view what) {
   require<DataError>(status.ok(), what, ": ", status.ToString());
@@ -87,7 +87,7 @@ SentencePieceTokenizer::SentencePieceTokenizer(const std::string& path,
       add_bos_(config.add_bos_token.value_or(true)),
       add_eos_(config.add_eos_token.value_or(false)),
       clean_up_spaces_(config.clean_up_spaces) {
-  std::string bytes = read_text(path, kMostBytes);
+  std::string bytes = read_text(path, kMostModelBytes);
   info_ = check_sentencepiece(bytes, path);
   // A second normalizer_spec {add_dummy_prefix: false} is merged into the first.
   if (!legacy_) bytes.append("\x1a\x02\x18\x00", 4);
