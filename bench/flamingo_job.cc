@@ -77,8 +77,7 @@ class RandomSequences {
     std::int64_t real = 0;
     for (const std::int64_t count : real_images_) real += count;
     const auto options = at::TensorOptions().dtype(at::kBFloat16).device(device_);
-    const at::Tensor random =
-        at::randn({real, 3, side_, side_}, generator_from(seed_, device_), options);
+    at::Tensor random = at::randn({real, 3, side_, side_}, generator_from(seed_, device_), options);
     if (!padded_) return random;
     at::Tensor all = at::zeros({image_offsets_.back(), 3, side_, side_}, options);
     std::int64_t taken = 0;

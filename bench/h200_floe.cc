@@ -3,8 +3,6 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "collective_tally.h"

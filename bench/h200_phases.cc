@@ -3,7 +3,6 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "collective_tally.h"

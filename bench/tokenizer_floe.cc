@@ -6,7 +6,6 @@
 #include <iostream>
 
 #include "floe/core/bytes.h"
-#include "floe/core/error.h"
 #include "floe/io/file/file.h"
 #include "floe/io/file/json_text.h"
 #include "floe/token/tokenizer.h"

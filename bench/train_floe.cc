@@ -5,7 +5,6 @@
 // By hand: pack, prepare, forward, backward, agree, clip, update; nothing is logged,
 // saved or counted.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -18,11 +17,12 @@
 #include "floe/train/setup/parallelize.h"
 #include "floe/train/setup/run_setup.h"
 #include "floe/train/step/loss_scale.h"
-#include "floe/train/step/step_sums.h"
 #include "floe/train/trainer.h"
 
 using namespace floe;
 using Clock = std::chrono::steady_clock;
+
+namespace {
 
 double microseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
@@ -33,8 +33,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::vector<double> by_hand(const train::RunConfig& config, std::shared_ptr<comm::World> world,
-                            std::int64_t steps) {
+std::vector<double> by_hand(const train::RunConfig& config,
+                            const std::shared_ptr<comm::World>& world, std::int64_t steps) {
   const models::BuiltModel built = models::build_model(config.model, config.run.seed);
   const auto engine = train::parallelize(config, built, world);
   built.module->train();
@@ -63,7 +63,7 @@ std::vector<double> by_hand(const train::RunConfig& config, std::shared_ptr<comm
 
 // The time from one record to the next: everything between two steps is in it.
 std::vector<double> by_trainer(const config::Loaded<train::RunConfig>& loaded,
-                               std::shared_ptr<comm::World> world) {
+                               const std::shared_ptr<comm::World>& world) {
   train::RunSignals signals;
   train::Trainer(loaded, world, signals).run();
   std::ifstream lines(loaded.config.run.folder() + "/metrics.jsonl");
@@ -76,6 +76,8 @@ std::vector<double> by_trainer(const config::Loaded<train::RunConfig>& loaded,
   }
   return times;
 }
+
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 3) {

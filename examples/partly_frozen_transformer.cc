@@ -26,7 +26,8 @@ constexpr int64_t kBatch = 2;
 
 // Sentences of a small grammar: each token follows from the one before, with a little noise.
 at::Tensor batch(int step, int rank) {
-  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * step + rank));
+  auto generator = at::detail::createCPUGenerator(uint64_t{1000} * static_cast<uint64_t>(step) +
+                                                  static_cast<uint64_t>(rank));
   at::Tensor ids = at::empty({kBatch, kSize.context}, at::kLong);
   auto id = ids.accessor<int64_t, 2>();
   const at::Tensor noise = at::randint(0, 512, {kBatch, kSize.context}, generator, at::kLong);

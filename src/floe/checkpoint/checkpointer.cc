@@ -2,7 +2,6 @@
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <exception>

@@ -82,7 +82,7 @@ class Collector {
     if (state_.ema) add(group, {"ema"}, "", state_.ema->held(index), true);
     for (const SetOptimizer& set : state_.optimizers) {
       std::vector<std::string> above = optimizer_path(set.name);
-      above.push_back("state");
+      above.emplace_back("state");
       for (const optim::StateSlice& slice : set.optimizer->held_slices(index))
         add(group, above, slice.name, slice.values, false);
       if (const at::Tensor updates = set.optimizer->updates(index); updates.defined())

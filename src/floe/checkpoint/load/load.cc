@@ -57,7 +57,7 @@ void read_pieces(const FlatGroup& group, const TensorSource& source, const at::T
 
 // All parameters of a group share one count.
 void read_updates(const SavedState& saved, const OptimizerState& state, const FlatGroup& group,
-                  at::Tensor updates) {
+                  const at::Tensor& updates) {
   const auto counts = state.find("step");
   std::optional<double> count;
   if (counts != state.end())

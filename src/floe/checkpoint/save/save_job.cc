@@ -211,6 +211,7 @@ std::vector<RankManifest> read_set(const std::string& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     int rank = 0;
+    // NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion): the name is compared
     if (std::sscanf(name.c_str(), "floe_rank_%d.json", &rank) == 1 && name == manifest_file(rank))
       ranks.push_back(rank);
   }

@@ -202,9 +202,10 @@ std::string hub_name(const std::string& folder) {
   const auto name = found->get<std::string>();
   const bool plain = name.find_first_not_of(
                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                         "0123456789-_./") == name.npos;
+                         "0123456789-_./") == std::string::npos;
   const auto slash = name.find('/');
-  const bool one_slash = slash != name.npos && slash > 0 && name.find('/', slash + 1) == name.npos;
+  const bool one_slash =
+      slash != std::string::npos && slash > 0 && name.find('/', slash + 1) == std::string::npos;
   return plain && one_slash && name[0] != '.' ? name : "";
 }
 
