@@ -10,7 +10,7 @@
 namespace floe {
 namespace {
 
-at::Tensor longs(std::vector<std::int64_t> values) { return at::tensor(values, at::kLong); }
+at::Tensor longs(const std::vector<std::int64_t>& values) { return at::tensor(values, at::kLong); }
 
 // Two sequences of 3 and 2 tokens; the first has one image, the second two.
 PackedBatch sample() {

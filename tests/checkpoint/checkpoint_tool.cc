@@ -26,7 +26,6 @@
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/models/transformer.h"
-#include "floe/nn/load.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/optim/optimizers/sgd.h"
 

@@ -125,7 +125,8 @@ std::int64_t file_bytes(const TensorSource& source) {
 
 // Runs on each of 4 ranks.
 void load_own_part() {
-  // What is freed leaves the process at once: the peaks are of what is held, not of what malloc keeps.
+  // What is freed leaves the process at once: the peaks are of what is held, not of what malloc
+  // keeps.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   const auto world = test::join_world();
   const models::BuiltModel built = build(std::getenv("FLOE_TEST_MODEL"));

@@ -35,6 +35,9 @@ bool is_rank() { return std::getenv(kRankMark) != nullptr; }
 
 RanksOutcome start_ranks(const std::string& suite, const std::string& name, int ranks,
                          std::chrono::seconds limit) {
+#ifdef __SANITIZE_ADDRESS__
+  limit *= 4;
+#endif
   const std::string port = std::to_string(launch::free_port());
   char folder[] = "/tmp/floe-ranks-XXXXXX";
   if (!mkdtemp(folder)) throw std::runtime_error("mkdtemp failed");

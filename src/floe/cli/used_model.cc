@@ -110,7 +110,8 @@ bool looks_like_change(const std::string& word) {
   rest.remove_prefix(removes ? 1 : rest.starts_with("++") ? 2 : 0);
   const auto key = rest.substr(0, rest.find('='));
   const bool has_value = key.size() < rest.size();
-  return !key.empty() && (removes || has_value) && key.find_first_of("/ \t:{}*\\") == key.npos;
+  return !key.empty() && (removes || has_value) &&
+         key.find_first_of("/ \t:{}*\\") == std::string::npos;
 }
 
 // Of a training configuration, what building its model depends on; the rest is there and not read.

@@ -252,8 +252,8 @@ class GlooGroup final : public Group {
         [this, kind, label, inner] { guarded(kind, label, [&] { inner->wait(timeout_); }); });
   }
 
-  Work then_divide(const char* kind, const std::string& label, C10dWork inner, at::Tensor output,
-                   Reduce reduce) {
+  Work then_divide(const char* kind, const std::string& label, C10dWork inner,
+                   const at::Tensor& output, Reduce reduce) {
     return Work([this, kind, label, inner, output, reduce] {
       guarded(kind, label, [&] { inner->wait(timeout_); });
       if (reduce == Reduce::average) output.div_(size());
@@ -342,8 +342,8 @@ class GlooGroup final : public Group {
   }
 
   // `output` becomes the sum over ranks of slice `rank()` of `input`. See Note [Ordered sums].
-  void sum_slices(const at::Tensor& input, const std::vector<Slice>& slices, at::Tensor output,
-                  int divide, const Tags& tags) {
+  void sum_slices(const at::Tensor& input, const std::vector<Slice>& slices,
+                  const at::Tensor& output, int divide, const Tags& tags) {
     const std::int64_t chunk = chunk_numel(input);
     std::vector<Part> sends;
     for (int step = 1; step < size(); ++step) {
@@ -419,7 +419,7 @@ class GlooGroup final : public Group {
     for (const auto& part : sends) finish(part);
   }
 
-  void sum_everything(at::Tensor flat, int divide, int tag) {
+  void sum_everything(const at::Tensor& flat, int divide, int tag) {
     if (flat.numel() == 0) return;
     at::Tensor others = at::empty({size(), flat.numel()}, flat.options());
     std::vector<Part> works;
@@ -455,7 +455,7 @@ void ignore_broken_pipes() {
 }
 
 bool is_loopback(const std::string& host) {
-  return host.empty() || host == "localhost" || host.rfind("127.", 0) == 0 || host == "::1";
+  return host.empty() || host == "localhost" || host.starts_with("127.") || host == "::1";
 }
 
 }  // namespace

@@ -3,19 +3,19 @@
 #include "floe/comm/backends.h"
 
 #ifdef FLOE_CUDA
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
-#endif
-
 #include <ATen/ops/zeros.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 #include <vector>
 
+#include "floe/core/log.h"
+#endif
+
 #include "floe/comm/group.h"
 #include "floe/core/error.h"
-#include "floe/core/log.h"
 
 namespace floe::comm {
 
@@ -208,6 +208,7 @@ GroupPtr make_nccl_group(std::string name, const c10::intrusive_ptr<c10d::Store>
 
 bool has_nccl() { return false; }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): as with NCCL
 GroupPtr make_nccl_group(std::string, const c10::intrusive_ptr<c10d::Store>&, int, int,
                          std::chrono::milliseconds, c10::Device) {
   throw ConfigError("this build has no NCCL; build with FLOE_CUDA=1 ./run build");

@@ -101,7 +101,7 @@ std::string first_slurm_host(const std::string& node_list) {
 
 Rendezvous find_rendezvous(const ManualInit& init, const Environment& environment) {
   const Reader env(environment);
-  if (init.url.rfind("tcp://", 0) == 0) return from_url(init, env);
+  if (init.url.starts_with("tcp://")) return from_url(init, env);
   require<ConfigError>(init.url.empty() || init.url == "env", "dist.init '", init.url,
                        "' is neither 'env' nor tcp://HOST:PORT");
 

@@ -139,7 +139,7 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
   auto state = std::make_unique<State>();
   state->place = options.rendezvous;
   state->timeout = options.timeout;
-  const bool gpu = has_nccl() && at::globalContext().hasCUDA();
+  const bool gpu = has_nccl() && at::hasCUDA();
   state->backend = options.backend;
   if (state->backend == Backend::automatic) {
     const bool wants_cpu = options.device && options.device->is_cpu();
@@ -162,7 +162,8 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
                          "dist.device to cpu");
     const c10::impl::VirtualGuardImpl devices(state->device.type());
     if (!state->device.has_index()) {
-      const int local = state->place.local_rank, count = devices.deviceCount();
+      const int local = state->place.local_rank;
+      const int count = static_cast<unsigned char>(devices.deviceCount());
       state->device.set_index(static_cast<c10::DeviceIndex>(
           state->backend == Backend::gloo && count > 0 ? local % count : local));
     }

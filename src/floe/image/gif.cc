@@ -249,8 +249,8 @@ void decode_gif(Bytes file, Canvas canvas) {
   FrameCursor cursor(frame.width, frame.height, frame.interlaced);
   for (;;) {
     for (const std::uint8_t pixel : pixels.next()) {
-      const std::size_t row = static_cast<std::size_t>(frame.top + cursor.y());
-      const std::size_t column = static_cast<std::size_t>(frame.left + cursor.x());
+      const auto row = static_cast<std::size_t>(std::int64_t{frame.top} + cursor.y());
+      const auto column = static_cast<std::size_t>(std::int64_t{frame.left} + cursor.x());
       std::memcpy(&out.rgb[3 * (row * static_cast<std::size_t>(out.width) + column)],
                   colours[pixel].data(), 3);
       if (!cursor.advance()) return;

@@ -88,8 +88,10 @@ void Weights::compute(std::int64_t in_size, std::int64_t out_size, std::int64_t 
   end_ = 0;
   for (int i = 0; i < count; ++i) {
     const double centre = (static_cast<double>(first + i) + 0.5) * scale;
+    // NOLINTBEGIN(bugprone-incorrect-roundings): as Pillow rounds
     const auto begin = std::max<std::int64_t>(static_cast<std::int64_t>(centre - support + 0.5), 0);
     const auto end = std::min(static_cast<std::int64_t>(centre + support + 0.5), in_size);
+    // NOLINTEND(bugprone-incorrect-roundings)
     const Window window{static_cast<int>(begin), static_cast<int>(end - begin)};
     double sum = 0;
     for (int t = 0; t < window.count; ++t) {

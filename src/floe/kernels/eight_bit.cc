@@ -1,6 +1,7 @@
 #include "floe/kernels/eight_bit.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <type_traits>
 #include <utility>
 
 #ifdef FLOE_CUDA

@@ -8,7 +8,6 @@
 #include <ATen/ops/sum.h>
 
 #include <atomic>
-#include <tuple>
 
 #include "floe/core/error.h"
 

@@ -4,10 +4,6 @@
 #include <filesystem>
 
 #include "floe/core/error.h"
-#include "floe/core/log.h"
-#include "floe/core/names.h"
-#include "floe/io/file/file.h"
-#include "floe/io/file/json_text.h"
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/io/tensors/tensor_source.h"
 #include "floe/models/flamingo/exported_flamingo.h"
@@ -148,7 +144,7 @@ void find_weights_of(const ModelConfig& config, std::uint64_t seed, WeightFiles 
 }  // namespace
 
 BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
-                       std::shared_ptr<const TensorSource> trained,
+                       const std::shared_ptr<const TensorSource>& trained,
                        const std::string& trained_path) {
   BuiltModel built;
   WeightFiles files{.weights_path = config.weights, .lm_path = config.lm};

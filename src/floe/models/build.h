@@ -27,7 +27,7 @@ struct BuiltModel {
 // fully_shard or nn::materialize gives them values from `source`. Throws ConfigError or DataError.
 // `trained`: weights that win over all files, those of config.weights included; null: none.
 BuiltModel build_model(const ModelConfig& config, std::uint64_t seed,
-                       std::shared_ptr<const TensorSource> trained = nullptr,
+                       const std::shared_ptr<const TensorSource>& trained = nullptr,
                        const std::string& trained_path = "");
 
 // The folders of the frozen base (model.lm, model.vision) that have weights: what is read from them

@@ -5,7 +5,7 @@
 namespace floe::models {
 
 std::tuple<at::Tensor, at::Tensor> training_loss(LanguageModel& model,
-                                                 std::shared_ptr<const ModelInput> input) {
+                                                 const std::shared_ptr<const ModelInput>& input) {
   return nn::call_through(model.module(), [&model, input] {
     const at::Tensor hidden = model.hidden(*input, {}, nullptr).index_select(0, input->predictors);
     const auto [loss, of_token] =
@@ -18,7 +18,7 @@ std::tuple<at::Tensor, at::Tensor> training_loss(LanguageModel& model,
   });
 }
 
-at::Tensor all_logits(LanguageModel& model, std::shared_ptr<const ModelInput> input,
+at::Tensor all_logits(LanguageModel& model, const std::shared_ptr<const ModelInput>& input,
                       Stages* stages) {
   return nn::call_through(model.module(), [&model, input, stages] {
     return model.logits(model.hidden(*input, {}, stages));

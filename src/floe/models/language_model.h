@@ -92,10 +92,10 @@ class LanguageModel {
 // The loss by the input's LossRule, and the sum of token losses of each source [sources] (no
 // gradient). Through the model's boundary: this is the forward of a training step.
 std::tuple<at::Tensor, at::Tensor> training_loss(LanguageModel& model,
-                                                 std::shared_ptr<const ModelInput> input);
+                                                 const std::shared_ptr<const ModelInput>& input);
 
 // Logits of all tokens, [N, V].
-at::Tensor all_logits(LanguageModel& model, std::shared_ptr<const ModelInput> input,
+at::Tensor all_logits(LanguageModel& model, const std::shared_ptr<const ModelInput>& input,
                       Stages* stages = nullptr);
 
 }  // namespace floe::models

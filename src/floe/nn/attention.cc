@@ -236,7 +236,7 @@ at::Tensor alibi_slopes(std::int64_t heads, double bias_max) {
     slopes.push_back(static_cast<float>(1 / std::pow(2, i * bias_max / power)));
   std::vector<float> result;
   if (power == heads) {
-    result = slopes;
+    result = std::move(slopes);
   } else {
     for (std::int64_t i = 1; i < power; i += 2)
       result.push_back(slopes[static_cast<std::size_t>(i)]);

@@ -46,7 +46,7 @@ auto run_checkpointed(const BoundarySlot& slot, Args& args, Forward forward) {
 
 // Runs `forward(args...)` inside the boundary of `slot`.
 template <class Forward, class... Args>
-auto call_through(BoundarySlot& slot, Forward forward, Args&&... arguments) {
+auto call_through(BoundarySlot& slot, const Forward& forward, Args&&... arguments) {
   if (!slot.boundary && !slot.checkpointed) return forward(std::forward<Args>(arguments)...);
   std::tuple<std::decay_t<Args>...> args(std::forward<Args>(arguments)...);
   if (slot.boundary) {

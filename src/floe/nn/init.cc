@@ -74,7 +74,7 @@ Init Init::fan_in(std::int64_t fan_in) {
 }
 
 void fill(const Init& init, std::uint64_t seed, const std::string& parameter, std::int64_t first,
-          at::Tensor out) {
+          const at::Tensor& out) {
   if (init.kind == Init::Kind::constant) {
     out.fill_(init.a);
     return;

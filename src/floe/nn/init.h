@@ -31,6 +31,6 @@ struct Init {
 // Writes elements [first, first + out.numel()) of the parameter into `out`: a contiguous
 // one-dimensional floating-point tensor of any dtype on any device.
 void fill(const Init& init, std::uint64_t seed, const std::string& parameter, std::int64_t first,
-          at::Tensor out);
+          const at::Tensor& out);
 
 }  // namespace floe::nn

@@ -23,7 +23,7 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, Init weight_in
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) {
-  const at::Tensor y = at::linear(x, weight, bias);
+  at::Tensor y = at::linear(x, weight, bias);
   if (!lora_) return y;
   return y + lora_b_(lora_a_(at::dropout(x, lora_->dropout, is_training()))) * lora_->scale();
 }

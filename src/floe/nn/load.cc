@@ -36,7 +36,7 @@ DType file_dtype(at::ScalarType dtype) {
 }
 
 void read_elements(const TensorSource& source, const TensorInfo& info, std::int64_t first,
-                   at::Tensor out) {
+                   const at::Tensor& out) {
   constexpr std::int64_t kStep = std::int64_t{1} << 20;
   const at::ScalarType dtype = torch_dtype(info.dtype);
   // Straight into its place where nothing has to be converted or moved. Buffers that come and go

@@ -20,7 +20,7 @@ DType file_dtype(at::ScalarType dtype);
 // Elements [first, first + out.numel()) into `out`: contiguous, one-dimensional, of any dtype on
 // any device. Host memory stays bounded, whatever the number.
 void read_elements(const TensorSource& source, const TensorInfo& info, std::int64_t first,
-                   at::Tensor out);
+                   const at::Tensor& out);
 // A parameter's tensor under its first name or any other; null when there is none.
 const TensorInfo* find_any(const TensorSource& source, const std::string& name,
                            const std::vector<std::string>& other_names);

@@ -4,7 +4,6 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Type.h>
 
-#include <algorithm>
 #include <unordered_map>
 
 #include "floe/core/error.h"
@@ -29,7 +28,8 @@ bool is_deferred(const at::Tensor& tensor) {
   return tensor.numel() > 0 && tensor.storage().nbytes() == 0;
 }
 
-at::Tensor Module::parameter(const std::string& name, std::vector<std::int64_t> shape, Init init) {
+at::Tensor Module::parameter(const std::string& name, const std::vector<std::int64_t>& shape,
+                             Init init) {
   inits_[name] = init;
   return register_parameter(name, deferred(shape));
 }

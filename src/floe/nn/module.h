@@ -42,7 +42,7 @@ class Module : public torch::nn::Module, public BoundarySlot {
   virtual bool is_unit_by_default() const { return false; }
 
  protected:
-  at::Tensor parameter(const std::string& name, std::vector<std::int64_t> shape, Init init);
+  at::Tensor parameter(const std::string& name, const std::vector<std::int64_t>& shape, Init init);
 
   // Replaces a registered parameter by one that another module registered too.
   at::Tensor tie(const std::string& name, const at::Tensor& other);

@@ -1,7 +1,6 @@
 #include "floe/plan/plan_config.h"
 
 #include "floe/checkpoint/load/resume.h"
-#include "floe/core/error.h"
 #include "floe/train/run_config.h"
 
 namespace floe::plan {

@@ -198,7 +198,7 @@ at::Tensor Engine::full_gradient(const std::string& name) {
   std::size_t i = 0;
   FlatGroup& group = group_of(name, i);
   const auto& layout = group.plan().layout;
-  const at::Tensor whole = group.gather_gradient();
+  at::Tensor whole = group.gather_gradient();
   if (!whole.defined()) return whole;
   return whole.narrow(0, layout.offset(i), layout.numel(i)).view(group.parameter(i).shape);
 }

@@ -3,8 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/ops/tensor.h>
 
-#include <algorithm>
-
 #include "floe/checkpoint/load/resume.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"

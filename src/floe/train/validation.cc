@@ -15,7 +15,6 @@
 #include "floe/train/reporting/data_report.h"
 #include "floe/train/setup/run_setup.h"
 #include "floe/train/step/loss_scale.h"
-#include "floe/train/step/step_sums.h"
 
 namespace floe::train {
 namespace {

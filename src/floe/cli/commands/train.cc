@@ -99,7 +99,7 @@ void warn_of_short_grace(double needed_s) {
   const char* text = std::getenv(launch::kGraceVariable);
   const char* rank = std::getenv("RANK");
   const bool first = !rank || std::string_view(rank) == "0";
-  const double given_s = text ? std::atof(text) : 0;
+  const double given_s = text ? std::strtod(text, nullptr) : 0;
   if (text && first && given_s < needed_s)
     log::warn("floe launch ends ranks ", given_s, " s after SIGTERM, before run.stop_grace_s (",
               needed_s, " s) is over; start it with --grace ", needed_s + 5);

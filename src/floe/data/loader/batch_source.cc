@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "floe/core/error.h"
-
 namespace floe::data {
 
 // What a reader has read, until its turn comes.
@@ -145,7 +143,7 @@ void SampleSource::read(Worker& worker) {
       lock.unlock();
       auto queued = std::make_shared<Queued>();
       try {
-        if (!reader)
+        if (!reader)  // NOLINTNEXTLINE(bugprone-use-after-move): once for each position
           reader = std::make_unique<StreamReader>(std::move(position), carried, options_.reader);
         queued->read = reader->next();
       } catch (...) {

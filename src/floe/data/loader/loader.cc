@@ -133,7 +133,7 @@ void Loader::fill(const std::shared_ptr<Unfinished>& unfinished) {
   for (const SourceOutput& output : unfinished->outputs)
     for (const PendingBatch& pending : output.batches)
       for (std::int64_t begin = 0; begin < pending.shape.num_images; begin += kImagesOfTask)
-        tasks.push_back([this, unfinished, &pending, begin, first] {
+        tasks.emplace_back([this, unfinished, &pending, begin, first] {
           const std::int64_t numel = pending.shape.numel_each();
           const std::int64_t end = std::min(begin + kImagesOfTask, pending.shape.num_images);
           try {

@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "floe/core/error.h"
@@ -279,9 +278,9 @@ LoaderParts make_prepared(const std::string& path, const LoaderSetup& setup,
     const auto steps = get<std::int64_t>(sources[0], "steps");
     if (steps != source->num_steps())
       throw OtherData(key, counted(steps, "step"), counted(source->num_steps(), "step"));
-    if (rank < saved.size() && sources[0].contains("digest"))
-      if (get<std::uint64_t>(sources[0], "digest") != source->digest())
-        throw OtherData(key, "a file with other batches", str("'", path, "'"));
+    if (rank < saved.size() && sources[0].contains("digest") &&
+        get<std::uint64_t>(sources[0], "digest") != source->digest())
+      throw OtherData(key, "a file with other batches", str("'", path, "'"));
     const auto next = get<std::int64_t>(sources[0], "next");
     require<DataError>(next >= 0 && next < source->num_steps(), "loader state: it stands at step ",
                        next, " of ", source->num_steps());

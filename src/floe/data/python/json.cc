@@ -315,7 +315,7 @@ class Parser {
       escape(out);
     }
     auto* kept = static_cast<char*>(memory_.allocate(out.size() + 1, 1));
-    std::memcpy(kept, out.data(), out.size());
+    out.copy(kept, out.size());
     return {kept, out.size()};
   }
 

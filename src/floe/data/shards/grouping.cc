@@ -1,6 +1,5 @@
 #include "floe/data/shards/grouping.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace floe::data {

@@ -98,7 +98,7 @@ std::string resolve_part(const std::string& part, const std::string& file) {
   for (const std::string& folder : config::input_folders(file)) {
     if (folder.find("::") != std::string::npos) continue;  // that would end a part
     // A name that looks like a pattern comes before the pattern.
-    const std::string name = fs::path(folder + "/" + part).lexically_normal().string();
+    std::string name = fs::path(folder + "/" + part).lexically_normal().string();
     if (exists(name)) return name;
     const std::string pattern = fs::path(quoted(folder) + "/" + part).lexically_normal().string();
     if (names_a_file(pattern)) return pattern;

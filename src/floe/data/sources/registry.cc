@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "floe/core/error.h"
 #include "floe/core/str.h"

@@ -1,7 +1,6 @@
 #include "floe/data/sources/sample_text.h"
 
 #include "floe/core/error.h"
-#include "floe/data/python/str.h"
 #include "floe/data/sample.h"
 
 namespace floe::data {

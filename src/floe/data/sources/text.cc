@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "floe/core/error.h"
 #include "floe/data/python/str.h"
 #include "floe/data/sources/sample_text.h"
 #include "floe/data/sources/source_description.h"

@@ -41,11 +41,7 @@ void DamageLog::tell(std::string_view reason, const std::string& sentence) {
 
 StreamBatches::StreamBatches(StreamSetup setup, StreamState start, BatchRule rule,
                              std::string source, DamageLog& log)
-    : setup_(std::move(setup)),
-      state_(std::move(start)),
-      rule_(rule),
-      name_(std::move(source)),
-      log_(&log) {}
+    : setup_(setup), state_(std::move(start)), rule_(rule), name_(std::move(source)), log_(&log) {}
 
 SampleBatch StreamBatches::take() {
   SampleBatch batch = std::move(ready_.front());
@@ -154,7 +150,7 @@ void StreamBatches::add_whole(Sample sample) {
 
 // GPT's packing: batches of exactly rule_.tokens; a document that does not fit is cut, and its rest
 // opens the next batch as a sequence of its own.
-void StreamBatches::add_pieces(const ReadResult& read, Sample document) {
+void StreamBatches::add_pieces(const ReadResult& read, const Sample& document) {
   const auto all = static_cast<std::int64_t>(document.ids.size());
   std::int64_t done = read.is_carried ? std::min(state_.carried->tokens, all) : 0;
   while (done < all && !epoch_ended_) {

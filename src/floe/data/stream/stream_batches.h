@@ -83,7 +83,7 @@ class StreamBatches {
   void drop(const Dropped& dropped);
   void put(Sample sample);
   void add_whole(Sample sample);
-  void add_pieces(const ReadResult& read, Sample sample);
+  void add_pieces(const ReadResult& read, const Sample& document);
   void complete();
 
   StreamSetup setup_;

@@ -97,7 +97,7 @@ class Parser {
     const auto [found, is_new] = file_numbers_.emplace(path, result_.files.size());
     if (!is_new) return found->second;
     const fs::path relative(path);
-    bool inside = !path.empty() && relative.is_relative() && path.find('\0') == path.npos;
+    bool inside = !path.empty() && relative.is_relative() && path.find('\0') == std::string::npos;
     for (const fs::path& part : relative) inside = inside && part != "..";
     if (!inside)
       refuse("puts data into ", quoted(path), "; expected a file inside of the checkpoint");

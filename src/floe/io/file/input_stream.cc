@@ -53,8 +53,6 @@ class FileStream : public InputStream {
   int fd_ = -1;
 };
 
-extern "C" char** environ;
-
 class CommandStream : public InputStream {
  public:
   explicit CommandStream(std::string command) : command_(std::move(command)) {

@@ -40,7 +40,7 @@ std::string find_transformers(const fs::path& folder) {
 }
 
 std::string find_open_clip(const fs::path& folder) {
-  const std::string usual =
+  std::string usual =
       first_of(folder, {"open_clip_model.safetensors", "open_clip_pytorch_model.bin"});
   if (!usual.empty()) return usual;
   std::vector<std::string> others;
@@ -102,11 +102,11 @@ bool any_starts_with(const std::vector<std::string>& names, std::string_view pre
                      [&](const std::string& name) { return name.starts_with(prefix); });
 }
 
-const pickle::Value none{};
+const pickle::Value kNone{};
 
 const pickle::Value& value_at(const TorchFile& file, const std::string& key) {
   const pickle::Value* value = file.root().find(key);
-  return value ? *value : none;
+  return value ? *value : kNone;
 }
 
 }  // namespace
@@ -196,9 +196,9 @@ std::string weights_prefix(const TensorSource& source) {
 pickle::Value state_value(const TensorSource& source, const std::string& key) {
   if (const auto* file = dynamic_cast<const TorchFile*>(&source)) return value_at(*file, key);
   const auto* directory = dynamic_cast<const DcpDirectory*>(&source);
-  if (!directory) return none;
+  if (!directory) return kNone;
   const std::string meta = directory->directory() + "/meta.pt";
-  return path_exists(meta) ? value_at(TorchFile(meta), key) : none;
+  return path_exists(meta) ? value_at(TorchFile(meta), key) : kNone;
 }
 
 bool is_of_lightning(const TensorSource& source) {

@@ -63,7 +63,7 @@ class Reader {
 
   std::string_view line() {
     const auto end = bytes_.find('\n', at_);
-    check(end != bytes_.npos, "is cut off inside a name");
+    check(end != std::string_view::npos, "is cut off inside a name");
     const auto text = take(end - at_);
     ++at_;
     return text;

@@ -30,7 +30,7 @@ Value set_call(const Value& set) {
                 {list(set.items())});
 }
 
-bool is_line(const std::string& text) { return text.find('\n') == text.npos; }
+bool is_line(const std::string& text) { return text.find('\n') == std::string::npos; }
 
 class NodeWriter {
  public:
@@ -62,7 +62,8 @@ class NodeWriter {
                      value.is(Kind::bytes) ? bytes_call(value.bytes()) : set_call(value))
             .first->second;
       }
-      default: return value;
+      default:
+        return value;  // NOLINT(bugprone-return-const-ref-from-parameter): it lives in the tree
     }
   }
 

@@ -239,7 +239,7 @@ TorchFileWriter::TorchFileWriter(const std::string& path) : zip_(path, kAlignmen
 }
 
 pickle::Value TorchFileWriter::declare(const std::string& name, DType dtype,
-                                       std::vector<std::int64_t> shape) {
+                                       const std::vector<std::int64_t>& shape) {
   std::int64_t bytes = size_of(dtype);
   for (const std::int64_t size : shape)
     require(size >= 0 && !__builtin_mul_overflow(bytes, size, &bytes), "'", zip_.path(),

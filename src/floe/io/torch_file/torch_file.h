@@ -97,7 +97,8 @@ class TorchFileWriter {
   explicit TorchFileWriter(const std::string& path);
 
   // At any time before finish(), also between writes. The name is for write() only.
-  pickle::Value declare(const std::string& name, DType dtype, std::vector<std::int64_t> shape);
+  pickle::Value declare(const std::string& name, DType dtype,
+                        const std::vector<std::int64_t>& shape);
   // The next bytes of this tensor, row-major.
   void write(const std::string& name, std::span<const std::byte> bytes);
   // Every declared byte must have been written. `root` is what torch.load returns.

@@ -92,7 +92,7 @@ struct ZipEntry {
 class ZipReader {
  public:
   // Throws DataError when this is no archive, is cut off, or its directory says what cannot be.
-  explicit ZipReader(std::shared_ptr<const File> file);
+  explicit ZipReader(const std::shared_ptr<const File>& file);
   // The archive in the bytes [offset, offset + length) of the file.
   ZipReader(std::shared_ptr<const File> file, std::int64_t offset, std::int64_t length);
 

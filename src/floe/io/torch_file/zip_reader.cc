@@ -88,8 +88,7 @@ bool ZipReader::is_zip(const File& file) {
          zip::kLocalHeader;
 }
 
-ZipReader::ZipReader(std::shared_ptr<const File> file)
-    : ZipReader(file, 0, file->size()) {}  // NOLINT: file is copied, not moved, above
+ZipReader::ZipReader(const std::shared_ptr<const File>& file) : ZipReader(file, 0, file->size()) {}
 
 ZipReader::ZipReader(std::shared_ptr<const File> file, std::int64_t offset, std::int64_t length)
     : file_(std::move(file)), begin_(offset), length_(length) {

@@ -70,7 +70,7 @@ at::Tensor MaskedCrossAttention::look_packed(const at::Tensor& queries, const at
                                .k_heads = {0, heads_, dim_head_},
                                .v_heads = {inner, heads_, dim_head_},
                                .dim = dim_head_};
-  const at::Tensor mixed = nn::packed_attention(inside, packed.tokens, keys, rule);
+  at::Tensor mixed = nn::packed_attention(inside, packed.tokens, keys, rule);
   if (mixed.defined()) return mixed;
   const auto apart = kv.view({-1, 2, heads_, dim_head_}).unbind(1);
   return nn::packed_attention(queries.view({-1, heads_, dim_head_}), apart[0], apart[1],
@@ -83,8 +83,8 @@ at::Tensor MaskedCrossAttention::look(const at::Tensor& queries, const at::Tenso
   if (plan.packed() && half && dim_head_ % 8 == 0 && dim_head_ <= 256)
     return look_packed(queries, media, *plan.packed());
   const std::int64_t latents = media.size(1), inner = heads_ * dim_head_;
-  const at::Tensor q = plan.segments().pad(queries);  // [P, inner]
-  const at::Tensor kv = to_kv_(media);                // [M, latents, 2 * inner]
+  at::Tensor q = plan.segments().pad(queries);  // [P, inner]
+  const at::Tensor kv = to_kv_(media);          // [M, latents, 2 * inner]
   std::vector<at::Tensor> mixed;
   for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
     const MediaPlan::Bucket& looks = plan.buckets()[b];

@@ -1,6 +1,5 @@
 #include "floe/models/lora/lora.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>

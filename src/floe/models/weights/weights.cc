@@ -243,8 +243,9 @@ class Assembly {
     constexpr std::string_view kLayers = "perceiver.layers.";
     for (const std::string& name : weights_.source()->names())
       if (name.starts_with(kLayers))
-        depth = std::max<std::int64_t>(
-            depth, std::atoll(name.c_str() + kLayers.size()) + 1);  // digits, then a dot
+        depth =
+            std::max<std::int64_t>(depth, std::strtoll(name.c_str() + kLayers.size(), nullptr, 10) +
+                                              1);  // digits, then a dot
     const std::int64_t ours = flamingo->spec().perceiver.depth;
     if (depth > 0 && depth != ours)
       return str("; the resampler in ", weights_.path(), " has ", depth,
@@ -272,9 +273,9 @@ class Assembly {
     for (const char* pattern :
          {"lang_encoder.old_decoder_blocks.*", "lang_encoder.gated_cross_attn_layers.*",
           "*.rotary_emb.inv_freq", "*.attention.bias", "*.attention.masked_bias"})
-      excused.push_back(pattern);
+      excused.emplace_back(pattern);
     if (files_.vision && files_.vision->spec.embed_dim == 0)
-      excused.push_back("vision_encoder.proj");
+      excused.emplace_back("vision_encoder.proj");
     report_surplus(weights_, "", excused);
     if (vision_) report_surplus(vision_, files_.vision->prefix, {"*.position_ids"});
     report_surplus(adapters_, "", {});

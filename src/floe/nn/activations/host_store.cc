@@ -1,5 +1,6 @@
 #include "floe/nn/activations/host_store.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <atomic>

@@ -122,12 +122,12 @@ std::vector<std::string> time_lines(const StepTimes& times, std::size_t top_k, b
                       percent(times.reduce_wait_s(), times.step_s),
                       " waiting for reductions, the rest outside of units"));
   if (5 * times.gather_wait_s() > times.step_s)
-    lines.push_back(
+    lines.emplace_back(
         "waits for gathers are a large part: raise strategy.prefetch, keep frozen parameters "
         "resident (strategy.frozen.residency), use shard_grad_op, or give each rank more to "
         "compute");
   if (5 * times.reduce_wait_s() > times.step_s)
-    lines.push_back(
+    lines.emplace_back(
         "waits for reductions are a large part: accumulate gradients "
         "(train.gradient_accumulation), reduce in a smaller dtype, or give each rank more to "
         "compute");

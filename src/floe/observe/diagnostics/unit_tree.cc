@@ -82,7 +82,7 @@ std::string set_line(const ShardPlan& plan, std::size_t set) {
 void note_units(const ShardPlan& plan, std::vector<std::string>& notes) {
   const std::int64_t all = total_numel(plan);
   if (plan.units.size() == 1) {
-    notes.push_back(
+    notes.emplace_back(
         "the root is the only unit, so the whole model is gathered at once and sharding saves "
         "memory between steps only; name the class of the model's layers in strategy.units");
     return;
@@ -153,7 +153,8 @@ std::vector<std::string> tree_lines(const ShardPlan& plan, std::size_t top_k) {
   for (const auto& checkpoint : plan.checkpointed)
     checkpointed.push_back(nn::class_name(*checkpoint.module));
   if (checkpointed.empty())
-    lines.push_back("no module is checkpointed: activations of all of them are kept for backward");
+    lines.emplace_back(
+        "no module is checkpointed: activations of all of them are kept for backward");
   else
     lines.push_back(str(checkpointed.size(), " checkpointed modules: ", counted(checkpointed)));
 
@@ -181,7 +182,7 @@ std::vector<std::string> plan_notes(const ShardPlan& plan) {
   const bool trains = std::any_of(plan.groups.begin(), plan.groups.end(),
                                   [](const PlannedGroup& group) { return group.trainable; });
   if (!trains)
-    notes.push_back("nothing trains: every parameter is frozen; look at train.trainable");
+    notes.emplace_back("nothing trains: every parameter is frozen; look at train.trainable");
   for (std::size_t set = 0; set < plan.sets.size(); ++set)
     if (trains && std::none_of(plan.groups.begin(), plan.groups.end(),
                                [&](const PlannedGroup& group) { return group.trains_in(set); }))

@@ -167,6 +167,7 @@ class Axes {
     const double decades = y_.most - y_.least;
     if (decades < 1) return round_ticks(std::pow(10, y_.least), std::pow(10, y_.most), 5);
     const double every = std::ceil(decades / 6);
+    // NOLINTNEXTLINE(bugprone-float-loop-counter): powers are whole numbers
     for (double power = std::floor(y_.least); power <= y_.most; power += every)
       for (const double factor : {1.0, 2.0, 5.0}) {
         const double place = power + std::log10(factor);

@@ -77,7 +77,7 @@ void add_settings(const std::string& name, const config::Value& value, LoggedRun
 
 void read_settings(const fs::path& path, LoggedRun& run) {
   if (!fs::exists(path)) {
-    run.problems.push_back("There is no config.yaml, so the settings of the run are unknown.");
+    run.problems.emplace_back("There is no config.yaml, so the settings of the run are unknown.");
     return;
   }
   try {
@@ -144,7 +144,7 @@ class RecordReader {
 
 void read_metrics(const fs::path& path, LoggedRun& run) {
   if (!fs::is_regular_file(path)) {
-    run.problems.push_back("There is no metrics.jsonl, so there are no curves.");
+    run.problems.emplace_back("There is no metrics.jsonl, so there are no curves.");
     return;
   }
   RecordReader records(run);
@@ -160,12 +160,12 @@ void read_metrics(const fs::path& path, LoggedRun& run) {
   if (run.num_damaged_lines > kMostNamedDamages)
     run.problems.push_back(str(run.num_damaged_lines - kMostNamedDamages,
                                " more lines of metrics.jsonl are damaged and left out."));
-  if (run.num_records == 0) run.problems.push_back("metrics.jsonl holds no step yet.");
+  if (run.num_records == 0) run.problems.emplace_back("metrics.jsonl holds no step yet.");
 }
 
 void read_own_diagnostics(const fs::path& path, LoggedRun& run) {
   if (!fs::exists(path)) {
-    run.problems.push_back(
+    run.problems.emplace_back(
         "There is no diagnostics.json, so units and memory by phase are unknown "
         "(log.diagnostics).");
     return;
@@ -222,7 +222,7 @@ LoggedRun read_logged_run(const std::string& folder) {
   read_own_diagnostics(top / "diagnostics.json", run);
   run.logs = read_rank_logs((top / "logs").string());
   if (run.logs.empty())
-    run.problems.push_back("There are no logs/rank_R.log, so warnings are unknown.");
+    run.problems.emplace_back("There are no logs/rank_R.log, so warnings are unknown.");
 
   const std::string* name = run.setting("run.name");
   run.name = name ? *name : fs::absolute(top).lexically_normal().filename().string();

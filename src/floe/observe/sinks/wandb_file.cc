@@ -129,9 +129,9 @@ bool FileReader::next(std::string& record) {
   bool begun = false;
   std::string head, data;
   while (true) {
-    if (const std::int64_t left = kBlockBytes - offset_ % kBlockBytes; left < kHeadBytes)
-      if (!read(static_cast<std::size_t>(left), data))
-        return begun && fail("it ends inside an entry");
+    const std::int64_t left = kBlockBytes - offset_ % kBlockBytes;
+    if (left < kHeadBytes && !read(static_cast<std::size_t>(left), data))
+      return begun && fail("it ends inside an entry");
     if (!read(kHeadBytes, head)) {
       const bool clean = head.empty() && !begun;
       return !clean && fail("it ends inside an entry");

@@ -81,7 +81,7 @@ Message exit(int exit_code, double runtime_s);
 
 // A Record that was read back.
 struct Parsed {
-  Kind kind{};
+  Kind kind = Kind::header;
   std::string_view message;  // inside the bytes that were parsed
 };
 // Nothing when the bytes are no Record or hold another message than those above.

@@ -84,7 +84,7 @@ std::string WandbUpload::program() {
       "install it (pip install wandb), or use mode: offline");
 }
 
-WandbUpload::WandbUpload(fs::path run_folder, std::string log, double every_s)
+WandbUpload::WandbUpload(const fs::path& run_folder, std::string log, double every_s)
     : folder_(fs::absolute(run_folder)),
       log_(std::move(log)),
       program_(program()),
@@ -131,7 +131,7 @@ void WandbUpload::start() {
   since_start_ = Stopwatch();
   next_ = after(pause_s_);
   // fork would copy the page tables of a process that may hold a model.
-  process_ = ::vfork();  // NOLINT(clang-analyzer-security.insecureAPI.vfork)
+  process_ = ::vfork();  // NOLINT(bugprone-unsafe-functions)
   if (process_ == 0) become(words, home.c_str(), out >= 0 ? out : nothing, nothing, parent);
   const int reason = errno;
   if (process_ < 0) warn(str("cannot be started: ", std::strerror(reason)));

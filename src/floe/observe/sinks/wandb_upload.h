@@ -25,7 +25,7 @@ class WandbUpload {
   static std::string program();
 
   // What the program says is appended to `log`.
-  WandbUpload(std::filesystem::path run_folder, std::string log, double every_s = kEveryS);
+  WandbUpload(const std::filesystem::path& run_folder, std::string log, double every_s = kEveryS);
   // Ends the upload under way.
   ~WandbUpload();
   WandbUpload(const WandbUpload&) = delete;

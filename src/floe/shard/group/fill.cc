@@ -73,7 +73,7 @@ void check_source(const ShardPlan& plan, const ShardOptions& options) {
 void store_rows(FlatGroup& group, const Piece& piece, std::int64_t first_row,
                 const kernels::EightBitRows& rows) {
   const kernels::EightBitSlices& layout = group.plan().eight_bit_slices;
-  const at::Tensor slice = group.slice();
+  const at::Tensor& slice = group.slice();
   const std::int64_t first = first_row * rows.codes.size(1);
   const std::int64_t begin = std::max(first, piece.first);
   const std::int64_t end = std::min(first + rows.codes.numel(), piece.first + piece.numel);
@@ -96,7 +96,7 @@ void fill_group(FlatGroup& group, const ShardOptions& options) {
   for (const Piece& piece : group.pieces()) {
     const PlannedParameter& parameter = group.parameter(piece.index);
     const TensorInfo* info = find(parameter, options.source);
-    fill_piece(group, piece, [&](std::int64_t first, at::Tensor out) {
+    fill_piece(group, piece, [&](std::int64_t first, const at::Tensor& out) {
       if (info)
         nn::read_elements(*options.source, *info, first, out);
       else if (nn::is_deferred(parameter.tensor))

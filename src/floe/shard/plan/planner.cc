@@ -1,6 +1,7 @@
 // How a plan is made of a model, a policy and options.
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -140,8 +141,8 @@ class Planner {
     require<ConfigError>(plan_.sets.size() <= kMostSets, "there are ", plan_.sets.size(),
                          " sets of parameters; at most ", kMostSets, " are possible");
     for (const ParameterSet& set : plan_.sets)
-      require_matches(str("ShardOptions::sets: '", set.name, "'").c_str(), "parameter",
-                      set.patterns, names);
+      require_matches(str("ShardOptions::sets: '", set.name, "'"), "parameter", set.patterns,
+                      names);
     if (!plan_.sets.empty()) return;
     if (options_.trainable)
       require_matches("ShardOptions::trainable", "parameter", *options_.trainable, names);
@@ -166,7 +167,7 @@ class Planner {
     // Registration order, which is forward order in most models; the root, which spans
     // them all, last.
     for (const Place& place : places_)
-      if (!place.name.empty() && chosen.count(place.module)) add_unit(place);
+      if (!place.name.empty() && chosen.contains(place.module)) add_unit(place);
     add_unit(places_.front());
 
     for (const Place& place : places_) {
@@ -179,18 +180,18 @@ class Planner {
   // From the leaves up: a module becomes a unit when enough has gathered below it.
   void choose_by_size(std::set<const torch::nn::Module*>& chosen) const {
     std::unordered_map<const torch::nn::Module*, std::int64_t> below;
-    for (auto place = places_.rbegin(); place != places_.rend(); ++place) {
-      std::int64_t numel = below[place->module] + own_numel(*place->module);
-      const bool can = !place->name.empty() && dynamic_cast<nn::BoundarySlot*>(place->module);
-      if (can && numel >= policy_.min_unit_numel) chosen.insert(place->module);
-      if (place->parent && !chosen.count(place->module)) below[place->parent] += numel;
+    for (const Place& place : std::views::reverse(places_)) {
+      const std::int64_t numel = below[place.module] + own_numel(*place.module);
+      const bool can = !place.name.empty() && dynamic_cast<nn::BoundarySlot*>(place.module);
+      if (can && numel >= policy_.min_unit_numel) chosen.insert(place.module);
+      if (place.parent && !chosen.contains(place.module)) below[place.parent] += numel;
     }
   }
 
   void choose_lone(std::set<const torch::nn::Module*>& chosen) const {
     std::set<const torch::nn::Module*> covered;
     for (const Place& place : places_) {
-      if (chosen.count(place.module) || (place.parent && covered.count(place.parent))) {
+      if (chosen.contains(place.module) || (place.parent && covered.contains(place.parent))) {
         covered.insert(place.module);
         continue;
       }

@@ -203,11 +203,9 @@ class Reader {
     }
     if (!repeatable) refuse("a repeated lookaround");
     // Oniguruma reads {n}? as an optional group and {n,m}+ as a repetition of a repetition.
-    if (take("?")) {
-      if (exact) refuse("a lazy {n}");
-    } else if (take("+")) {
-      if (counted) refuse("a possessive {n,m}");
-    }
+    const bool lazy = take("?"), possessive = !lazy && take("+");
+    if (lazy && exact) refuse("a lazy {n}");
+    if (possessive && counted) refuse("a possessive {n,m}");
     if (std::string_view("*+?{").find(peek()) != std::string_view::npos && !done())
       refuse("a repetition of a repetition");
     last_literal_ = 0;

@@ -5,7 +5,6 @@
 
 #include "floe/checkpoint/store_exchange.h"
 #include "floe/core/log.h"
-#include "floe/data/stream/stream_codec.h"
 
 namespace floe::train {
 namespace {

@@ -207,7 +207,7 @@ checkpoint::ForeignNames foreign_names(models::LanguageModel& model) {
   }
   for (const models::SavedTensor& saved : models::trained_part_layout(model, none))
     for (const models::SavedRun& run : saved.runs) names.always.insert(run.parameter);
-  names.to_model = [&model, tensors = names.tensors](SourcePtr file) {
+  names.to_model = [&model, tensors = names.tensors](const SourcePtr& file) {
     return to_model_names(model, tensors, file);
   };
   return names;

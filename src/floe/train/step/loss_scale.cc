@@ -1,6 +1,5 @@
 #include "floe/train/step/loss_scale.h"
 
-#include "floe/config/codec.h"
 #include "floe/strategy/strategy_options.h"
 
 namespace floe::train {

@@ -1,5 +1,6 @@
 #include "floe/train/step/step_sums.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
