@@ -147,9 +147,7 @@ class GlooGroup final : public Group {
 
   void abort() override {
     std::lock_guard lock(issue_);
-    aborted_ = true;
-    for (const auto& part : under_way_)
-      if (const Part alive = part.lock()) alive->work->abort();
+    give_up("this rank has given the group up");
   }
 
  protected:
@@ -296,7 +294,7 @@ class GlooGroup final : public Group {
   // Issues a send or receive that `abort` can reach; the lock is held.
   template <class F>
   Part tracked(int peer, F&& issue) {
-    require_usable();
+    require(given_up_.empty(), given_up_);
     const auto part = std::make_shared<Transfer>(Transfer{issue(), peer});
     if (under_way_.size() >= 256)
       std::erase_if(under_way_, [](const auto& other) { return other.expired(); });
@@ -306,27 +304,25 @@ class GlooGroup final : public Group {
   void finish(const Part& part) {
     if (part->work->wait(timeout_)) return;
     std::lock_guard lock(issue_);
-    require_usable();
-    throw Error("this rank has given the group up");
+    throw Error(given_up_);
   }
-  // The lock is held.
-  void require_usable() const {
-    require(lost_peer_ < 0, "the connection to rank ", lost_peer_, " of the group is lost");
-    require(!aborted_, "this rank has given the group up");
+  // What is under way fails, and what comes later; the first reason counts. The lock is held.
+  void give_up(const std::string& reason) {
+    if (given_up_.empty()) given_up_ = reason;
+    for (const auto& part : under_way_)
+      if (const Part alive = part.lock()) alive->work->abort();
   }
 
   // See Note [Sends to a rank that is gone]. Returns true when there is nothing left to try.
   bool try_slow_connections() {
     std::lock_guard lock(issue_);
-    if (aborted_) return true;
+    if (!given_up_.empty()) return true;
     std::set<int> tried;
     for (const auto& watched : under_way_) {
       const Part part = watched.lock();
       if (!part || Clock::now() - part->begin < kTryAfter) continue;
       if (!tried.insert(part->peer).second || is_connected(part->peer)) continue;
-      lost_peer_ = part->peer;
-      for (const auto& other : under_way_)
-        if (const Part alive = other.lock()) alive->work->abort();
+      give_up(str("the connection to rank ", part->peer, " of the group is lost"));
       return true;
     }
     return false;
@@ -437,9 +433,8 @@ class GlooGroup final : public Group {
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   std::chrono::milliseconds timeout_;
-  std::mutex issue_;  // Gloo's group is called from the caller's thread and from the worker
-  bool aborted_ = false;
-  int lost_peer_ = -1;
+  std::mutex issue_;      // Gloo's group is called from the caller's thread and from the worker
+  std::string given_up_;  // why; empty while the group can be used
   std::vector<std::weak_ptr<Transfer>> under_way_;
   std::atomic<std::uint32_t> next_tag_{0};
   // Last members: their threads end before what they use.
