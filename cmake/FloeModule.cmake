@@ -1,4 +1,4 @@
-# floe_module(FOLDER [TORCH] USES module... LIBS library...): one static library from all sources in
+# floe_module(FOLDER [TORCH] [SEPARATE] USES module... LIBS library...): one static library from all sources in
 # src/floe/FOLDER and the folders in it. A module that is part of a larger folder is named by its
 # path: observe/sinks is the library floe_observe_sinks. USES names the modules whose headers it
 # includes, no fewer and no more; tools/check_modules.py holds the includes to it.

@@ -1,4 +1,3 @@
-
 #include "floe/core/error.h"
 #include "floe/core/str.h"
 #include "floe/data/sources/source.h"

@@ -242,10 +242,10 @@ class Assembly {
     std::int64_t depth = 0;
     constexpr std::string_view kLayers = "perceiver.layers.";
     for (const std::string& name : weights_.source()->names())
-      if (name.starts_with(kLayers))
-        depth =
-            std::max<std::int64_t>(depth, std::strtoll(name.c_str() + kLayers.size(), nullptr, 10) +
-                                              1);  // digits, then a dot
+      if (name.starts_with(kLayers)) {  // then digits and a dot
+        const char* number = name.c_str() + kLayers.size();
+        depth = std::max<std::int64_t>(depth, std::strtoll(number, nullptr, 10) + 1);
+      }
     const std::int64_t ours = flamingo->spec().perceiver.depth;
     if (depth > 0 && depth != ours)
       return str("; the resampler in ", weights_.path(), " has ", depth,
