@@ -27,7 +27,7 @@ Wanted read_wanted() {
     if (!rank || wanted.name.substr(sign + 1) != rank) return {};
     wanted.name.resize(sign);
   }
-  if (const char* after = std::getenv("FLOE_TEST_STOP_AFTER")) wanted.times = std::atol(after);
+  if (const char* after = std::getenv("FLOE_TEST_STOP_AFTER")) wanted.times = std::stol(after);
   return wanted;
 }
 

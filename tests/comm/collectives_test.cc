@@ -21,7 +21,8 @@ constexpr std::array kDtypes{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, 
 // one that rounds in between, gives other bits.
 at::Tensor data_of(int rank, std::int64_t numel, at::ScalarType dtype, int salt) {
   at::Tensor data = at::empty({numel}, dtype == at::kLong ? at::kLong : at::kFloat);
-  const std::uint64_t seed = mix64(static_cast<std::uint64_t>(1000 * salt + rank + 1));
+  const std::uint64_t seed =
+      mix64(1000 * static_cast<std::uint64_t>(salt) + static_cast<std::uint64_t>(rank) + 1);
   auto* longs = static_cast<std::int64_t*>(data.mutable_data_ptr());
   auto* floats = static_cast<float*>(data.mutable_data_ptr());
   for (std::int64_t i = 0; i < numel; ++i) {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <iostream>
 #include <thread>
 
 #include "floe/comm/world.h"

@@ -158,7 +158,7 @@ TEST(Backends, ThoseThatCannotBeAreRefused) {
   expect_config_error([&] { World::join(options); }, "built without MPI; use gloo or nccl");
   options.backend = Backend::fake;
   expect_config_error([&] { World::join(options); }, "it is for planning and measuring");
-  if (!at::globalContext().hasCUDA()) {
+  if (!at::Context::hasCUDA()) {
     options.backend = Backend::nccl;
     expect_config_error([&] { World::join(options); }, "needs a GPU and a build with CUDA");
     options.backend = Backend::gloo;

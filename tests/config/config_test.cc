@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "floe/config/load.h"
 #include "floe/config/yaml.h"
 
 namespace floe::config {

@@ -16,7 +16,7 @@ using test::expect_part;
 using test::SampleConfig;
 
 class LayersTest : public testing::Test {
- protected:
+ public:
   LayersTest() {
     scratch.write("job/a.yaml", "run: {name: demo}\ntrain: {steps: 10, packed: false}\n");
     scratch.write("job/b.yaml", "train: {steps: 20}\n");
@@ -34,12 +34,14 @@ class LayersTest : public testing::Test {
   }
   ~LayersTest() override { std::filesystem::current_path(before); }
 
+ protected:
   // Files by their short names, then overrides.
   Layers layers(const std::vector<std::string>& words) {
     std::vector<std::string> arguments;
     for (const std::string& word : words)
-      arguments.push_back(
-          word.find('=') == word.npos && word[0] != '~' ? scratch.path("job/" + word) : word);
+      arguments.push_back(word.find('=') == std::string::npos && word[0] != '~'
+                              ? scratch.path("job/" + word)
+                              : word);
     return layers_from_arguments(arguments, scratch.path("floe"));
   }
   SampleConfig load_sample(const std::vector<std::string>& words) {

@@ -4,7 +4,6 @@
 
 #include <stdexcept>
 
-#include "floe/config/load.h"
 #include "floe/core/bytes.h"
 #include "tests/config/expect_error.h"
 #include "tests/config/sample_config.h"

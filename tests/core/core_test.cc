@@ -167,8 +167,8 @@ TEST(Log, LinesFromManyThreadsAreWhole) {
   for (auto& thread : threads) thread.join();
   const std::string text = testing::internal::GetCapturedStderr();
   std::size_t count = 0;
-  for (std::size_t at = 0; (at = text.find("a line that must not be torn\n", at)) != text.npos;
-       ++at)
+  for (std::size_t at = 0;
+       (at = text.find("a line that must not be torn\n", at)) != std::string::npos; ++at)
     ++count;
   EXPECT_EQ(count, 200u);
 }

@@ -91,7 +91,7 @@ TEST(Convert, RefusesWhatIsNotThere) {
   const test::Scratch scratch;
   const std::atomic<bool> stop{false};
   ConvertOptions options = golden_input(scratch.path("out"));
-  options.zips.push_back("missing.zip");
+  options.zips.emplace_back("missing.zip");
   EXPECT_THROW(convert_mmc4(options, kQuiet, stop), ConfigError);
   options = golden_input(scratch.path("out"));
   options.images = scratch.path("missing");

@@ -3,7 +3,6 @@
 // shard_order_test.cc. One flip for a whole batch: the loader's tests.)
 #include <gtest/gtest.h>
 
-#include "floe/data/python/str.h"
 #include "floe/data/sources/laion.h"
 #include "floe/data/sources/mmc4.h"
 #include "tests/data/sample_pictures.h"

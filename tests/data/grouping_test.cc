@@ -42,7 +42,7 @@ std::vector<std::string> grouped(const std::vector<std::vector<std::string>>& sh
     samples.push_back(text);
   };
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    for (std::string name : shards[i]) {
+    for (const std::string& name : shards[i]) {
       const bool full = name.starts_with('*');
       note(grouper.add(std::to_string(i), full ? name.substr(1) : name, Bytes(full ? 1 : 0)));
     }

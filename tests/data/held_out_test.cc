@@ -83,7 +83,7 @@ TEST(HeldOut, ErrorsNameTheKeyOfTheHeldOutShards) {
   LoaderContext at = context();
   at.keys.by_source["laion"] = "train.validation.shards.laion";
   try {
-    HeldOut(laion_config("/nowhere/{0..3}.tar", 4), at, {});
+    const HeldOut held_out(laion_config("/nowhere/{0..3}.tar", 4), at, {});
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     EXPECT_EQ(std::string(error.what()).find("train.validation.shards.laion: "), 0U)

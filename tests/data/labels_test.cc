@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "floe/data/sample.h"
+#include "floe/core/label.h"
 #include "floe/data/sources/sample_text.h"
 #include "tests/data/goldens.h"
 

@@ -297,7 +297,7 @@ TEST(Loader, OneFileOfPreparedBatchesIsNotForSeveralRanks) {
   config.batches = std::string(std::getenv("FLOE_SOURCE_DIR")) +
                    "/tests/goldens/models/opt_x1-train/batches.safetensors";
   try {
-    Loader(config, context(0, 2));
+    const Loader loader(config, context(0, 2));
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find("{rank}"), std::string::npos) << error.what();

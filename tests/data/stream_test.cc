@@ -3,7 +3,6 @@
 
 #include <numeric>
 
-#include "floe/data/shards/shard_order.h"
 #include "floe/data/stream/stream_codec.h"
 #include "floe/data/stream/stream_reader.h"
 #include "floe/data/stream/stream_state.h"

@@ -20,7 +20,7 @@ at::Tensor& early() {
   static at::Tensor tensor = at::ones({1000});
   return tensor;
 }
-const bool made_early = early().defined();
+const bool kMadeEarly = early().defined();
 
 TEST(MemoryCounter, CountsWhatWasAskedFor) {
   auto& memory = MemoryCounter::install();

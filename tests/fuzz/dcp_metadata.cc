@@ -26,7 +26,7 @@ void check(std::string_view bytes) {
     if (covered != numel) std::abort();
   }
   for (const std::string& file : metadata.files)
-    if (file.starts_with("/") || file.find("..") == 0) std::abort();
+    if (file.starts_with("/") || file.starts_with("..")) std::abort();
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ const std::map<std::string, Space> kSpaces{{"gray", {1, JCS_GRAYSCALE, JCS_GRAYS
 
 void set_sampling(jpeg_compress_struct& info, const std::string& factors) {
   for (int c = 0; c < info.num_components; ++c) {
-    const std::size_t at = static_cast<std::size_t>(4 * c);
+    const std::size_t at = 4 * static_cast<std::size_t>(c);
     info.comp_info[c].h_samp_factor = factors.at(at) - '0';
     info.comp_info[c].v_samp_factor = factors.at(at + 2) - '0';
   }
@@ -55,8 +55,8 @@ int main(int argc, char** argv) {
   jpeg_create_compress(&info);
   std::FILE* out = std::fopen(argv[4], "wb");
   jpeg_stdio_dest(&info, out);
-  info.image_width = static_cast<JDIMENSION>(std::atoi(argv[2]));
-  info.image_height = static_cast<JDIMENSION>(std::atoi(argv[3]));
+  info.image_width = static_cast<JDIMENSION>(std::stoi(argv[2]));
+  info.image_height = static_cast<JDIMENSION>(std::stoi(argv[3]));
   info.input_components = space.components;
   info.in_color_space = space.in;
   jpeg_set_defaults(&info);

@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "floe/core/error.h"
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/io/tensors/tensor_source.h"

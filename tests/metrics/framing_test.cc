@@ -2,7 +2,6 @@
 // entries.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <random>
 
 #include "floe/core/error.h"

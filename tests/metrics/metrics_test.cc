@@ -133,6 +133,7 @@ TEST(SinkConfigs, EachSinkOwnsItsKeys) {
       config::bind<SinkConfigs>(settings("{jsonl: false, wandb: {mode: offline, project: ice}}"));
   EXPECT_TRUE(resolved(configs).starts_with("{tensorboard: true, jsonl: false, wandb: " + wandb))
       << resolved(configs);
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): the copy is what is tested
   const SinkConfigs copy = configs;
   EXPECT_EQ(resolved(copy), resolved(configs));
   EXPECT_NE(resolved(copy), resolved(SinkConfigs{}));

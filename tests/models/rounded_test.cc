@@ -5,7 +5,6 @@
 #include <map>
 
 #include "floe/batch/packed_batch.h"
-#include "floe/models/build.h"
 #include "floe/models/language_model.h"
 #include "floe/models/model_input.h"
 #include "floe/nn/load.h"

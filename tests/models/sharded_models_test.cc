@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <functional>
 
 #include "floe/comm/world.h"
 #include "floe/core/str.h"

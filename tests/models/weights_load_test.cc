@@ -1,7 +1,6 @@
 // Weights over ranks: each reads the byte ranges that it owns and holds little more, saving takes
 // part on all ranks and writes on one, and rows that are new are the same however they are sliced.
 #include <ATen/ATen.h>
-#include <fcntl.h>
 #include <malloc.h>
 #include <unistd.h>
 

@@ -31,6 +31,7 @@ Words parse(const std::vector<std::string>& args) {
   Words words{args[0], args[1], args[2]};
   for (std::size_t i = 3; i < args.size(); ++i) {
     if (args[i] == "--dtype")
+      // NOLINTNEXTLINE(bugprone-optional-value-conversion): a name that is no type must throw
       words.how.dtype = dtype_from_name(args.at(++i)).value();
     else if (args[i] == "--max-shard-bytes")
       words.how.max_shard_bytes = std::stoll(args.at(++i));

@@ -45,10 +45,13 @@ struct State {
 
 struct Everything : Module {
   using Result = std::tuple<at::Tensor, std::vector<at::Tensor>, int>;
+  // By value, as a module may take its inputs.
+  // NOLINTBEGIN(performance-unnecessary-value-param)
   Result forward(const at::Tensor& plain, std::optional<at::Tensor> maybe,
                  std::optional<at::Tensor> not_there, std::vector<std::optional<at::Tensor>> list,
                  std::tuple<at::Tensor, int> pair, std::pair<int, std::array<at::Tensor, 2>> array,
                  State state, const std::string& text) {
+    // NOLINTEND(performance-unnecessary-value-param)
     got = {value(plain), value(*maybe)};
     EXPECT_FALSE(not_there);
     for (const auto& item : list)

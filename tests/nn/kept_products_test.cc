@@ -157,7 +157,7 @@ void expect_same(const Result& a, const Result& b) {
   }
 }
 
-at::Tensor input(std::vector<std::int64_t> shape = {3, 7, 16}) {
+at::Tensor input(const std::vector<std::int64_t>& shape = {3, 7, 16}) {
   at::manual_seed(1);
   return at::randn(shape);
 }

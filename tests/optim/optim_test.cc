@@ -65,7 +65,7 @@ class Case {
 
   // Gradients of step `step`, by name, flat.
   std::map<std::string, at::Tensor> backward(int step, bool both = true) {
-    auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step + 1));
+    auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step) + 1);
     std::map<std::string, at::Tensor> gradients;
     std::vector<at::Tensor> coefficients;
     for (const auto& p : engine->plan().parameters) {

@@ -100,7 +100,7 @@ TEST(PlanOfPhases, EqualsWhatIsCounted) {
 TEST(PlanOfPhases, EqualsWhatIsCountedWhereSetsOverlapAndDiffer) {
   for (const bool offload : {false, true}) {
     std::vector<std::string> changes{kBf16, "train.ema.decay=0.5"};
-    if (offload) changes.push_back("strategy.cpu_offload=true");
+    if (offload) changes.emplace_back("strategy.cpu_offload=true");
     expect_counted(subject(changes, {{"first", kFirst, Rest::offload},
                                      {"all", {"layers.*"}, Rest::drop},
                                      {"last", {"layers.2.*"}, Rest::keep}}));

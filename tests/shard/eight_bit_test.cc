@@ -16,14 +16,12 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/bytes.h"
-#include "floe/core/error.h"
+#include "floe/core/str.h"
 #include "floe/io/safetensors/safetensors.h"
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/models/transformer.h"
 #include "floe/observe/diagnostics/memory_counter.h"
-#include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
-#include "tests/support/counter.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 

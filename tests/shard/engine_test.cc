@@ -49,7 +49,7 @@ std::string config_error(F&& f) {
 
 // ---- policies ----
 
-std::string unit_names(const shard::Policy& policy, shard::ShardOptions options = {}) {
+std::string unit_names(const shard::Policy& policy, const shard::ShardOptions& options = {}) {
   models::Transformer model(kSize);
   std::vector<std::string> names;
   for (const auto& unit : shard::make_plan(model, policy, options, 2).units)

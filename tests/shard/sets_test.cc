@@ -5,8 +5,6 @@
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
-#include <functional>
-
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/core/str.h"
@@ -56,7 +54,7 @@ struct SeedJob {
   double lr = 1e-2;
 
   at::Tensor batch(int step, int rank) const {
-    at::manual_seed(static_cast<std::uint64_t>(100 * step + rank));
+    at::manual_seed(100 * static_cast<std::uint64_t>(step) + static_cast<std::uint64_t>(rank));
     return at::randn({5, 6});
   }
   static at::Tensor loss(const at::Tensor& y) { return (y - 0.5).square().mean(); }

@@ -16,16 +16,26 @@ at::Tensor through_eight_bit(const at::Tensor& matrix, at::ScalarType dtype) {
   return (code.to(at::kFloat) * scale).to(matrix.device());
 }
 
+namespace {
+
+// No other step, micro-batch or rank has this seed.
+std::uint64_t seed_of(std::uint64_t per_step, std::uint64_t per_micro, int step, int micro,
+                      int rank) {
+  return per_step * (static_cast<std::uint64_t>(step) + 1) +
+         per_micro * static_cast<std::uint64_t>(micro) + static_cast<std::uint64_t>(rank);
+}
+
+}  // namespace
+
 at::Tensor batch_of(const Recipe& recipe, int step, int micro, int rank) {
-  auto generator = at::detail::createCPUGenerator(
-      static_cast<std::uint64_t>(1000003 * (step + 1) + 1009 * micro + rank));
+  auto generator = at::detail::createCPUGenerator(seed_of(1000003, 1009, step, micro, rank));
   return at::randint(0, recipe.size.vocab, {recipe.batch, recipe.size.context}, generator,
                      at::kLong)
       .to(recipe.device);
 }
 
 void seed_forward(int step, int micro, int rank) {
-  at::manual_seed(static_cast<std::uint64_t>(77777 * (step + 1) + 131 * micro + rank));
+  at::manual_seed(seed_of(77777, 131, step, micro, rank));
 }
 
 ReferenceTrainer::ReferenceTrainer(const Recipe& recipe, int world)

@@ -163,13 +163,13 @@ TEST(Tokenizer, ManyThreadsGiveTheSameIds) {
   for (const auto& text : texts) expected.push_back(tokenizer.encode(text));
   std::vector<std::thread> threads;
   std::array<bool, 4> same{};
-  for (std::size_t t = 0; t < same.size(); ++t)
-    threads.emplace_back([&, t] {
+  for (bool& found : same)
+    threads.emplace_back([&] {
       bool all = true;
       for (int round = 0; round < 20; ++round)
         for (std::size_t i = 0; i < texts.size(); ++i)
           all &= tokenizer.encode(texts[i]) == expected[i];
-      same[t] = all;
+      found = all;
     });
   for (auto& thread : threads) thread.join();
   for (const bool all : same) EXPECT_TRUE(all);

@@ -25,8 +25,8 @@ const models::TransformerSize kSize{.vocab = 64, .dim = 32, .layers = 3, .heads 
 // A rank's own run folder, configuration, model and diagnostics.
 struct Run {
   explicit Run(
-      std::function<void(RunConfig&)> change = [](RunConfig&) {},
-      std::optional<shard::ShardOptions> given = {})
+      const std::function<void(RunConfig&)>& change = [](RunConfig&) {},
+      const std::optional<shard::ShardOptions>& given = {})
       : world(test::join_world()) {
     config.run.dir = scratch.path();
     config.log.diagnostics = DiagnosticsConfig{.batches = 2, .tree_top_k = 2};

@@ -201,7 +201,7 @@ TEST(PhaseSchedule, UpdatesThatWaitForAMetricAreUnknown) {
 
 // ---- train.stop, by the same rule ----
 
-void observe(EarlyStop& stop, std::vector<double> losses, std::int64_t first_step = 1) {
+void observe(EarlyStop& stop, const std::vector<double>& losses, std::int64_t first_step = 1) {
   for (const double loss : losses) stop.observe(first_step++, {{"val_loss", loss}, {"other", 0.0}});
 }
 

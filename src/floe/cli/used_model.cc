@@ -416,7 +416,7 @@ models::BuiltModel build(const UsedModel& used, std::shared_ptr<const TensorSour
   if (used.checkpoint.empty()) return models::build_model(used.config, used.seed, trained);
   check_frozen_base(used.checkpoint, used.config);
   if (!trained) trained = models::unwrapped(open_tensors(used.checkpoint), used.checkpoint);
-  return models::build_model(used.config, used.seed, std::move(trained), used.checkpoint);
+  return models::build_model(used.config, used.seed, trained, used.checkpoint);
 }
 
 }  // namespace floe::cli

@@ -129,7 +129,7 @@ void StreamBatches::add_sample(const ReadResult& read, Outcome outcome) {
   if (rule_.samples)
     add_whole(std::move(*sample));
   else
-    add_pieces(read, std::move(*sample));
+    add_pieces(read, *sample);
 }
 
 void StreamBatches::put(Sample sample) {
