@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -81,18 +82,55 @@ def test_phases(ranks):
     assert all(stored == 0 for *_, stored in turns[6:])
 
 
-def test_demo():
-    """From data to captions, in the checkout's own runs/."""
-    done = subprocess.run(["bash", SOURCE / "examples" / "demo.sh"], capture_output=True, text=True,
-                          timeout=300, env={**os.environ, "FLOE_BIN_DIR": str(BIN)})
+def demo(*words, **settings):
+    return subprocess.run(["bash", SOURCE / "examples" / "demo.sh", *words], capture_output=True, text=True,
+                          timeout=300, env={**os.environ, "FLOE_BIN_DIR": str(BIN), **settings})
+
+
+def test_demo(tmp_path):
+    """From data to captions, in a folder that has other runs, from a place that holds only what is installed."""
+    share, folder = tmp_path / "share", tmp_path / "a folder"
+    for part in ("configs", "examples/demo"):
+        shutil.copytree(SOURCE / part, share / part)
+    mine = folder / "runs" / "mine" / "metrics.jsonl"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("{}\n")
+    # What an interrupted demo has left is no hindrance.
+    for left in ("demo/checkpoints", "demo-data"):
+        (folder / "runs" / left).mkdir(parents=True)
+    (folder / "runs/demo-data/drawing.txt").write_text("of an earlier demo\n")
+    done = demo(folder, FLOE_SHARE_DIR=str(share))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Each rank holds" in done.stdout
-    steps = [json.loads(line) for line in (SOURCE / "runs/demo/metrics.jsonl").read_text().splitlines()]
+    assert sorted(path.name for path in (folder / "runs").iterdir()) == ["demo", "demo-data", "demo-lm", "mine"]
+    assert sorted(path.name for path in folder.iterdir()) == ["runs"]
+    assert mine.read_text() == "{}\n"
+    steps = [json.loads(line) for line in (folder / "runs/demo/metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == list(range(1, 401))
     # Killed after step 100 and resumed from there: no step is missing or twice.
     assert "continuing after step 100" in done.stderr
     for name in ("loss_laion", "loss_mmc4"):
         assert steps[-1][name] < 0.5 * steps[0][name]
     assert steps[-1]["val_loss_laion"] < 0.3  # without looking at the picture: 0.64
-    assert (SOURCE / "runs/demo-data/drawing.txt").read_text().strip() in done.stdout.splitlines()
-    assert (SOURCE / "runs/demo/report.html").exists()
+    assert (folder / "runs/demo-data/drawing.txt").read_text().strip() in done.stdout.splitlines()
+    assert (folder / "runs/demo/report.html").exists()
+
+
+def test_demo_removes_no_run_of_the_user(tmp_path):
+    kept = tmp_path / "runs" / "demo" / "metrics.jsonl"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}\n")
+    done = demo(tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (f"demo: {tmp_path}/runs/demo is there and not from an earlier demo; move it away, "
+                           "or name another folder to work in\n")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["demo"]
+    assert kept.read_text() == "{}\n"
+
+
+@pytest.mark.parametrize("words, said", [(["a", "b"], "takes one folder to work in, got 2 words"),
+                                         (["--help"], "takes a folder to work in, not options, got '--help'")])
+def test_demo_refuses(words, said, tmp_path):
+    done = demo(*words)
+    assert done.returncode == 2
+    assert done.stderr == f"demo: {said}\n"
