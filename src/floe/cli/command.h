@@ -1,5 +1,5 @@
 // The commands of the program `floe`. Adding one: declare its Command below, define it in its own
-// file NAME_command.cc, and name it in the table of commands.cc.
+// file commands/NAME.cc, and name it in the table of commands.cc.
 #pragma once
 
 #include <atomic>
@@ -22,6 +22,7 @@ struct Command {
 };
 
 extern const Command kConvertCommand;
+extern const Command kDemoCommand;
 extern const Command kDiffCommand;
 extern const Command kDoctorCommand;
 extern const Command kExportCommand;

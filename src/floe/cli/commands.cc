@@ -60,7 +60,7 @@ const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> table{
       &kTrainCommand,  &kLaunchCommand, &kPlanCommand,    &kReportCommand,   &kInspectCommand,
       &kExportCommand, &kDiffCommand,   &kForwardCommand, &kGenerateCommand, &kConvertCommand,
-      &kDoctorCommand, &kHelpCommand,   &kVersionCommand,
+      &kDoctorCommand, &kDemoCommand,   &kHelpCommand,    &kVersionCommand,
   };
   return table;
 }
