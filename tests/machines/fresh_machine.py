@@ -8,6 +8,7 @@ Packages come from where this machine has its own, Python packages too: apt's so
 configuration and environment. Prints what ./run says with the time, then a table of its stages with wall time
 and CPU seconds. Everything is mounted in a namespace of its own and is gone with it, whatever happens."""
 
+import ast
 import contextlib
 import hashlib
 import os
@@ -90,10 +91,15 @@ def keyring_of(system, mirror, folder):
     return folder / "keys/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 
 
-def pip_setting(name):
-    """As pip itself would find it: from its environment, else its configuration."""
-    variable = "PIP_" + name.upper().replace("-", "_")
-    return os.environ.get(variable) or output(sys.executable, "-m", "pip", "config", "get", f"global.{name}").strip()
+def pip_settings():
+    """As pip itself finds them: from its configuration, above that from its environment."""
+    found = {"global": {}, ":env:": {}}
+    for line in output(sys.executable, "-m", "pip", "config", "list").splitlines():
+        key, _, value = line.partition("=")
+        section, _, name = key.partition(".")
+        if section in found:
+            found[section][name] = str(ast.literal_eval(value))
+    return {**found["global"], **found[":env:"]}
 
 
 def copy_settings(root):
@@ -107,11 +113,12 @@ def copy_settings(root):
             shutil.copyfile(Path("/etc", name), root / "etc" / name)
     lines = [line for line in output("apt-config", "dump").splitlines() if line.startswith(("Acquire::http", "Acquire::Check"))]
     (root / "etc/apt/apt.conf.d/90host").write_text("".join(f"{line}\n" for line in lines))
+    pip = pip_settings()
     for name in ("index-url", "extra-index-url", "trusted-host", "proxy", "default-timeout"):
-        if value := pip_setting(name):
-            environment["PIP_" + name.upper().replace("-", "_")] = value
-    if certificates := pip_setting("cert"):
-        shutil.copyfile(certificates, root / "root/certificates.crt")
+        if name in pip:
+            environment["PIP_" + name.upper().replace("-", "_")] = pip[name]
+    if "cert" in pip:
+        shutil.copyfile(pip["cert"], root / "root/certificates.crt")
         environment["PIP_CERT"] = "/root/certificates.crt"
     return environment
 
