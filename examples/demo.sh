@@ -57,6 +57,7 @@ rm -rf runs/demo runs/demo-lm "$data"
 
 step "A small data set: drawings with captions, pages with drawings, plain text, and two untrained models." \
   "$bin/demo_data" "$descriptions" "$data"
+# shellcheck disable=SC2012  # for people
 (cd "$data" && ls -x -T 0 -w 90 | sed 's/^/   /')
 
 step "A language model learns to write from plain text, on two ranks." \

@@ -40,6 +40,14 @@ def write(path, text):
     path.write_text(f"{text}\n")
 
 
+def test_shellcheck():
+    """Of one version, since versions differ; it lies next to the Python of the tests."""
+    program = Path(sys.executable).with_name("shellcheck")
+    scripts = ["run", ".ci/run", *(str(path.relative_to(SOURCE)) for path in sorted((SOURCE / "examples").glob("*.sh")))]
+    done = subprocess.run([program, *scripts], cwd=SOURCE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 # ---- how many jobs ----
 
 
