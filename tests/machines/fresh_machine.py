@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import resource
 import shutil
 import signal
 import subprocess
@@ -147,6 +148,11 @@ def cpu_seconds(pid):
     return None
 
 
+def cpu_of_children():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def clock(seconds):
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
@@ -179,7 +185,7 @@ def run_inside(root, environment, words):
     settings = [f"{name}={value}" for name, value in environment.items()]
     command = namespace("bash", "-c", INSIDE, "inside", root, "/usr/bin/env", "-i", *settings,
                         "bash", "-c", 'cd /root/floe && exec ./run "$@"', "run", *words)
-    stages, began, used = Stages(), time.monotonic(), 0.0
+    stages, began, used, before = Stages(), time.monotonic(), 0.0, cpu_of_children()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, errors="replace")
     try:
@@ -195,6 +201,7 @@ def run_inside(root, environment, words):
     finally:
         process.kill()
         process.wait()
+    used = max(used, cpu_of_children() - before)  # with what the last stage has used since its last line
     stages.end(used)
     stages.print(time.monotonic() - began, used)
     return process.returncode
