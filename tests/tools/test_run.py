@@ -367,8 +367,9 @@ summary
 
 @pytest.mark.parametrize("package, result", [
     ("exit 100", "there is no Chromium"),  # no such package
-    ("echo 'Description: transitional package - chromium-browser -> chromium snap'", "there is no Chromium"),
-    ("echo 'Description: web browser'", None),
+    ("printf 'Package: chromium\\nVersion: 1.0\\nDescription-en: Transitional package - chromium snap\\n'", "there is no Chromium"),
+    ("printf 'Package: chromium\\nVersion: 2:1snap1-0ubuntu2\\nDescription-en: Transitional package\\n'", "there is no Chromium"),
+    ("printf 'Package: chromium\\nVersion: 150.0\\nDepends: libsnappy1v5 (>= 1.1.9)\\nDescription-en: web browser\\n a snap\\n'", None),
 ])
 def test_no_browser_breaks_nothing(tmp_path, package, result):
     """As in Ubuntu, where chromium is no package or one that fetches a snap, and as in Debian."""
@@ -377,7 +378,7 @@ def test_no_browser_breaks_nothing(tmp_path, package, result):
     fake(tmp_path, "sudo", 'shift; exec "$@"')
     programs = tmp_path / "programs"  # this system's, without its browser
     programs.mkdir()
-    for name in ("bash", "env", "true", "mkdir", "sed", "tail", "du", "cut", "sleep", "dirname", "cat", "rm", "chmod"):
+    for name in ("bash", "env", "true", "mkdir", "sed", "tail", "du", "cut", "sleep", "dirname", "cat", "rm", "chmod", "grep"):
         (programs / name).symlink_to(shutil.which(name))
     done = subprocess.run([shutil.which("bash"), "-c", f'source "{SOURCE}/run"; DEPS={tmp_path}/deps; find_python() {{ echo "{sys.executable}"; }}\n{SUMMARY}'], cwd=tmp_path,
                           env={"PATH": f"{tmp_path}/fake:{programs}", "HOME": str(tmp_path)}, capture_output=True, text=True,
