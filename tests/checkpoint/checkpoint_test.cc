@@ -9,10 +9,10 @@
 #include "floe/checkpoint/folder/manifest.h"
 #include "floe/checkpoint/run_state.h"
 #include "floe/comm/world.h"
-#include "floe/config/schema.h"
 #include "floe/config/yaml.h"
 #include "floe/core/error.h"
 #include "floe/models/transformer.h"
+#include "floe/schema/schema.h"
 
 namespace floe::checkpoint {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "floe/config/load.h"
 #include "floe/config/yaml.h"
+#include "floe/schema/yaml_text.h"
 #include "tests/config/expect_error.h"
 #include "tests/config/sample_config.h"
 #include "tests/io/scratch.h"

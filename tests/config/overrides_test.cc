@@ -2,6 +2,7 @@
 
 #include "floe/config/load.h"
 #include "floe/config/yaml.h"
+#include "floe/schema/yaml_text.h"
 #include "tests/config/expect_error.h"
 
 namespace floe::config {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "floe/comm/dist_config.h"
-#include "floe/config/schema.h"
+#include "floe/schema/schema.h"
 #include "floe/strategy/strategy_config.h"
 
 namespace floe::test {

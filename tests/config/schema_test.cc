@@ -1,10 +1,11 @@
-#include "floe/config/schema.h"
+#include "floe/schema/schema.h"
 
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
 #include "floe/core/bytes.h"
+#include "floe/schema/yaml_text.h"
 #include "tests/config/expect_error.h"
 #include "tests/config/sample_config.h"
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "floe/schema/yaml_text.h"
 #include "tests/config/expect_error.h"
 #include "tests/io/scratch.h"
 

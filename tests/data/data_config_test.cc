@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "floe/config/schema.h"
 #include "floe/config/yaml.h"
 #include "floe/data/sources/laion.h"
 #include "floe/data/sources/mmc4.h"
+#include "floe/schema/schema.h"
 #include "tests/config/expect_error.h"
 
 namespace floe {

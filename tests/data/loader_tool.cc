@@ -11,9 +11,9 @@
 #include <iostream>
 #include <thread>
 
-#include "floe/config/schema.h"
 #include "floe/config/yaml.h"
 #include "floe/io/file/file.h"
+#include "floe/schema/schema.h"
 #include "tests/data/loader_corpus.h"
 
 namespace floe::data {

@@ -13,6 +13,7 @@
 #include "floe/observe/sinks/jsonl.h"
 #include "floe/observe/sinks/sink.h"
 #include "floe/observe/sinks/tensorboard.h"
+#include "floe/schema/yaml_text.h"
 #include "tests/io/scratch.h"
 
 namespace floe::observe {

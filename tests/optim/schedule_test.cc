@@ -4,10 +4,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "floe/config/schema.h"
 #include "floe/core/error.h"
 #include "floe/optim/lr_schedule.h"
 #include "floe/optim/optimizers/registry.h"
+#include "floe/schema/schema.h"
 
 namespace floe::optim {
 namespace {

@@ -1,6 +1,6 @@
 #include "floe/checkpoint/checkpoint_config.h"
 
-#include "floe/config/schema.h"
+#include "floe/schema/schema.h"
 
 namespace floe {
 

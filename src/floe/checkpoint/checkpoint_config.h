@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "floe/config/codec.h"
+#include "floe/schema/codec.h"
 
 namespace floe {
 namespace config {

@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "floe/config/schema.h"
+#include "floe/schema/schema.h"
 
 namespace floe {
 namespace {

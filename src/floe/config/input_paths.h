@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "floe/config/value.h"
+#include "floe/schema/value.h"
 
 namespace floe::config {
 

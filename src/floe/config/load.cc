@@ -9,6 +9,7 @@
 #include "floe/config/yaml.h"
 #include "floe/core/error.h"
 #include "floe/core/names.h"
+#include "floe/schema/yaml_text.h"
 
 namespace floe::config {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "floe/config/schema.h"
-#include "floe/config/value.h"
+#include "floe/schema/schema.h"
+#include "floe/schema/value.h"
 
 namespace floe::config {
 

@@ -1,4 +1,4 @@
-// YAML text to a tree of values and back.
+// YAML text to a tree of values; schema/yaml_text.h is the way back.
 //
 // Scalars follow YAML 1.2's core schema: `1e-4` is a number, `yes` is a string. A key that appears
 // twice is an error. Aliases work; what they expand to is bounded, and so is the nesting.
@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "floe/config/value.h"
+#include "floe/schema/value.h"
 
 namespace floe::config {
 
@@ -17,13 +17,5 @@ Value parse_yaml(const std::string& text, const std::string& name);
 Value parse_inline_yaml(const std::string& text, const Origin& origin);
 // The file; throws ConfigError when it cannot be read.
 Value read_yaml(const std::string& path);
-
-enum class Comments { none, origins };  // origins: each line ends with "# where it came from"
-
-// Block style, lists of scalars on one line; parse_yaml gives the same tree again.
-std::string write_yaml(const Value& value, Comments comments = Comments::none);
-
-// All on one line: "{a: 1, b: [2, 3]}".
-std::string write_inline_yaml(const Value& value);
 
 }  // namespace floe::config

@@ -1,9 +1,9 @@
 #include "floe/data/data_config.h"
 
-#include "floe/config/schema.h"
 #include "floe/core/error.h"
 #include "floe/data/shards/shard_order.h"
 #include "floe/data/sources/source.h"
+#include "floe/schema/schema.h"
 
 namespace floe {
 namespace {

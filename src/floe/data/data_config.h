@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "floe/config/codec.h"
 #include "floe/core/bytes.h"
 #include "floe/data/sample.h"
+#include "floe/schema/codec.h"
 
 namespace floe {
 namespace config {

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "floe/config/input_paths.h"
-#include "floe/config/schema.h"
+#include "floe/schema/schema.h"
 
 namespace floe::models {
 

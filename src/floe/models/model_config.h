@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "floe/config/codec.h"
 #include "floe/models/flamingo/gated_cross_attention.h"
 #include "floe/models/flamingo/perceiver.h"
+#include "floe/schema/codec.h"
 
 namespace floe {
 namespace config {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "floe/config/schema.h"
 #include "floe/core/str.h"
 #include "floe/optim/lr_schedule.h"
 #include "floe/optim/optimizers/registry.h"
+#include "floe/schema/schema.h"
 
 namespace floe::optim {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "floe/comm/dist_config.h"
 #include "floe/config/load.h"
-#include "floe/config/schema.h"
 #include "floe/models/model_config.h"
+#include "floe/schema/schema.h"
 #include "floe/strategy/strategy_config.h"
 #include "floe/train/train_config.h"
 

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "floe/config/schema.h"
+#include "floe/schema/schema.h"
 
 namespace floe {
 namespace {

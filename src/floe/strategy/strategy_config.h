@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "floe/config/codec.h"
 #include "floe/core/dtype.h"
+#include "floe/schema/codec.h"
 #include "floe/shard/strategy.h"
 
 namespace floe {

@@ -5,9 +5,9 @@
 #include <set>
 
 #include "floe/checkpoint/load/resume.h"
-#include "floe/config/schema.h"
 #include "floe/data/sources/source.h"
 #include "floe/optim/lr_schedule.h"
+#include "floe/schema/schema.h"
 #include "floe/train/phases/phase_schedule.h"
 #include "floe/train/reporting/metric_names.h"
 #include "floe/train/setup/run_setup.h"

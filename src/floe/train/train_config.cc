@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "floe/config/schema.h"
+#include "floe/schema/schema.h"
 
 namespace floe {
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "floe/config/codec.h"
 #include "floe/optim/optim_config.h"
+#include "floe/schema/codec.h"
 
 namespace floe::config {
 template <class T>

@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <span>
 
-#include "floe/config/codec.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 #include "floe/core/utf8.h"
 #include "floe/io/file/file.h"
 #include "floe/io/file/json_text.h"
+#include "floe/schema/codec.h"
 
 namespace floe::checkpoint {
 namespace {

@@ -12,7 +12,6 @@
 #include "floe/checkpoint/folder/manifest.h"
 #include "floe/checkpoint/load/resume.h"
 #include "floe/checkpoint/save/single_file.h"
-#include "floe/config/codec.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/str.h"
@@ -24,6 +23,7 @@
 #include "floe/models/flamingo/flamingo.h"
 #include "floe/models/weights/weight_defects.h"
 #include "floe/observe/report/logged_run.h"
+#include "floe/schema/codec.h"
 
 namespace floe::cli {
 namespace {

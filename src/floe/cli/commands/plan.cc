@@ -4,9 +4,9 @@
 #include "floe/cli/command.h"
 #include "floe/cli/options.h"
 #include "floe/cli/used_model.h"
-#include "floe/config/codec.h"
 #include "floe/io/file/file.h"
 #include "floe/plan/report.h"
+#include "floe/schema/codec.h"
 
 namespace floe::cli {
 namespace {

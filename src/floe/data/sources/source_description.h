@@ -7,8 +7,8 @@
 //   }
 #pragma once
 
-#include "floe/config/schema.h"
 #include "floe/data/sources/source.h"
+#include "floe/schema/schema.h"
 
 namespace floe::data {
 

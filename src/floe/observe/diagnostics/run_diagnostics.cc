@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "floe/config/schema.h"
 #include "floe/core/bytes.h"
 #include "floe/core/log.h"
 #include "floe/core/str.h"
@@ -17,6 +16,7 @@
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/observe/diagnostics/timeline.h"
 #include "floe/observe/diagnostics/unit_tree.h"
+#include "floe/schema/schema.h"
 #include "floe/strategy/strategy_options.h"
 
 namespace floe {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "floe/config/value.h"
+#include "floe/schema/value.h"
 #include "floe/shard/plan/plan.h"
 #include "floe/strategy/strategy_config.h"
 

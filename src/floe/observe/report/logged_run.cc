@@ -11,6 +11,7 @@
 #include "floe/config/yaml.h"
 #include "floe/core/error.h"
 #include "floe/observe/metrics/jsonl_reader.h"
+#include "floe/schema/yaml_text.h"
 
 namespace floe::report {
 namespace {

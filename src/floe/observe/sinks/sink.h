@@ -18,8 +18,8 @@
 #include <string>
 #include <typeindex>
 
-#include "floe/config/schema.h"
 #include "floe/observe/metrics/record.h"
+#include "floe/schema/schema.h"
 
 namespace floe::observe {
 

@@ -5,12 +5,12 @@
 #include <fstream>
 #include <sstream>
 
-#include "floe/config/value.h"
 #include "floe/core/log.h"
 #include "floe/core/str.h"
-#include "floe/core/version.h"
 #include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/schema/value.h"
 #include "floe/train/step/loss_scale.h"
+#include "floe/core/version.h"
 
 namespace floe::train {
 

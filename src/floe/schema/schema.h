@@ -26,8 +26,8 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "floe/config/codec.h"
-#include "floe/config/yaml.h"
+#include "floe/schema/codec.h"
+#include "floe/schema/yaml_text.h"
 
 namespace floe::config {
 

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "floe/config/value.h"
 #include "floe/core/dtype.h"
 #include "floe/core/error.h"
 #include "floe/core/names.h"
+#include "floe/schema/value.h"
 
 namespace floe::config {
 

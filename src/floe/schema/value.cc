@@ -1,4 +1,4 @@
-#include "floe/config/value.h"
+#include "floe/schema/value.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "floe/config/codec.h"
+#include "floe/schema/codec.h"
 
 #include <cmath>
 #include <utility>
