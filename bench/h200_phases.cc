@@ -12,6 +12,8 @@
 #include "floe/nn/activations/host_store.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/optim/optimizers/adamw.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 #include "h200_tasks.h"
 #include "transformer_job.h"
 

@@ -69,7 +69,7 @@ Outcome train(diagnostics::MemoryCounter& memory, const std::shared_ptr<comm::Wo
   }
   outcome.peak = memory.peak_bytes();
   if (show) {
-    const auto moved = engine->plan().moved();
+    const auto moved = engine->moved();
     std::printf("  peak tensor memory of a rank  %s\n", format_bytes(outcome.peak).c_str());
     std::printf("  gathered / reduced per step   %s / %s\n", format_bytes(moved.gathered).c_str(),
                 format_bytes(moved.reduce_scattered + moved.all_reduced).c_str());

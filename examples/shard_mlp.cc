@@ -53,6 +53,6 @@ int main() {
     if (world->rank() == 0 && step % 5 == 0)
       std::printf("step %2d  loss %.4f\n", step, all.sums[0] / world->size());
   }
-  const std::string held = format_bytes(engine->plan().held().between_steps());
+  const std::string held = format_bytes(engine->held().between_steps());
   std::printf("rank %d holds %s between steps\n", world->rank(), held.c_str());
 }

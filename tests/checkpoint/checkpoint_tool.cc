@@ -27,7 +27,10 @@
 #include "floe/core/log.h"
 #include "floe/models/transformer.h"
 #include "floe/optim/optimizers/adamw.h"
+#include "floe/optim/optimizers/registry.h"
 #include "floe/optim/optimizers/sgd.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe {
 namespace {

@@ -12,6 +12,7 @@
 #include "floe/core/error.h"
 #include "floe/models/transformer.h"
 #include "floe/optim/optimizers/adamw.h"
+#include "floe/shard/group/flat_group.h"
 
 namespace floe::checkpoint {
 namespace {

@@ -11,6 +11,7 @@
 #include "floe/models/transformer.h"
 #include "floe/nn/load.h"
 #include "floe/optim/optimizers/adamw.h"
+#include "floe/shard/group/flat_group.h"
 
 namespace floe::checkpoint {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "floe/core/bytes.h"
 #include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/diag/sharded_model.h"
 
 namespace floe::diagnostics {

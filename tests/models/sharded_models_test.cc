@@ -11,6 +11,7 @@
 #include "floe/models/registry.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/models/small_models.h"
 #include "tests/support/ranks.h"
 

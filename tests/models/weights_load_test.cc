@@ -16,6 +16,8 @@
 #include "floe/models/weights/save.h"
 #include "floe/nn/load.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/io/scratch.h"
 #include "tests/support/ranks.h"
 

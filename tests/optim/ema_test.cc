@@ -7,6 +7,7 @@
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/nn/layers.h"
+#include "floe/shard/group/flat_group.h"
 #include "tests/support/ranks.h"
 
 namespace floe::optim {

@@ -12,9 +12,13 @@
 #include "floe/core/error.h"
 #include "floe/core/names.h"
 #include "floe/nn/layers.h"
+#include "floe/optim/optim_config.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/optim/optimizers/lion.h"
+#include "floe/optim/optimizers/registry.h"
 #include "floe/optim/optimizers/sgd.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/support/ranks.h"
 
 namespace floe::optim {
@@ -437,8 +441,7 @@ TEST(Rates, GroupsForCheckpoints) {
   const auto listed = [](const Optimizer& optimizer) {
     std::vector<std::string> all;
     for (const ParameterGroup& group : optimizer.parameter_groups())
-      all.push_back(str(group.settings.at("lr").get<double>(), " ",
-                        group.settings.at("weight_decay").get<double>(), ": ", join(group.names)));
+      all.push_back(str(group.lr, " ", group.weight_decay, ": ", join(group.names)));
     return all;
   };
   Case c(1, 2);

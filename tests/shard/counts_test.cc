@@ -8,6 +8,8 @@
 #include "floe/models/transformer.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/support/counter.h"
 
 namespace floe {

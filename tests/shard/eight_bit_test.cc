@@ -22,6 +22,8 @@
 #include "floe/models/transformer.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 

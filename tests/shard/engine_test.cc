@@ -22,6 +22,7 @@
 #include "floe/nn/call.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/optim/optimizers/sgd.h"
+#include "floe/shard/group/flat_group.h"
 #include "floe/shard/pass/agreement.h"
 #include "tests/support/counter.h"
 #include "tests/support/ranks.h"

@@ -12,6 +12,8 @@
 #include "floe/core/error.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 

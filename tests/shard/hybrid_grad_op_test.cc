@@ -4,6 +4,7 @@
 
 #include "floe/core/str.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/support/counter.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"

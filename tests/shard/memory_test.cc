@@ -9,6 +9,7 @@
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/support/ranks.h"
 
 namespace floe {

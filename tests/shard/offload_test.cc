@@ -14,6 +14,7 @@
 #include "floe/models/transformer.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "floe/comm/world.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 

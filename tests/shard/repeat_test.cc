@@ -9,6 +9,9 @@
 #include "floe/core/error.h"
 #include "floe/models/transformer.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/pass/pass_record.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/support/ranks.h"
 
 namespace floe {

@@ -15,6 +15,8 @@
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/optim/ema.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 #include "tests/support/counter.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"

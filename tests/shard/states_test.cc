@@ -1,8 +1,11 @@
 // The states of groups and of their gradients, and the memory that each of them stands for.
 #include <gtest/gtest.h>
 
+#include "floe/comm/world.h"
 #include "floe/models/transformer.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe {
 namespace {

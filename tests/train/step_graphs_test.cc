@@ -18,6 +18,7 @@
 #include "floe/core/error.h"
 #include "floe/models/flamingo/flamingo.h"
 #include "floe/optim/optimizers/adamw.h"
+#include "floe/shard/group/flat_group.h"
 #include "tests/models/small_models.h"
 #include "tests/support/ranks.h"
 

@@ -21,6 +21,7 @@
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/core/stopwatch.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::checkpoint {
 namespace {

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <span>
 
+#include "floe/comm/world.h"
 #include "floe/core/dtype.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/nn/load.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::checkpoint {
 namespace {

@@ -9,6 +9,7 @@
 #include "floe/checkpoint/folder/manifest.h"
 #include "floe/checkpoint/load/saved_state.h"
 #include "floe/checkpoint/run_state.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::checkpoint {
 

@@ -13,6 +13,8 @@
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 #include "floe/nn/load.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::checkpoint {
 namespace {
@@ -207,18 +209,13 @@ class Collector {
   std::vector<StateTensor> tensors_;
 };
 
-// Settings as Python has them: arrays are tuples.
-pickle::Value setting(const nlohmann::ordered_json& value) {
-  if (value.is_null()) return {};
-  if (value.is_boolean()) return value.get<bool>();
-  if (value.is_number_integer()) return value.get<std::int64_t>();
-  if (value.is_number()) return value.get<double>();
-  if (value.is_array()) {
-    pickle::Items items;
-    for (const auto& item : value) items.push_back(setting(item));
-    return pickle::tuple(std::move(items));
-  }
-  return value.get<std::string>();
+// A setting as Python has it.
+pickle::Value setting(const optim::Setting& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag;
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  if (const auto* numbers = std::get_if<std::vector<double>>(&value))
+    return pickle::tuple(pickle::Items(numbers->begin(), numbers->end()));
+  return {};
 }
 
 // Bytes of a host copy.
@@ -270,7 +267,7 @@ std::vector<StateObject> state_objects(const RunState& state) {
         objects.push_back(
             {setting_name(set.name, g, key), pickle::tuple(std::move(path)), std::move(value)});
       };
-      for (const auto& [key, value] : groups[g].settings.items()) add(key, setting(value));
+      for (const auto& [key, value] : groups[g].settings) add(key, setting(value));
       pickle::Items names;
       for (const std::string& name : groups[g].names) names.emplace_back(name);
       add("params", pickle::list(std::move(names)));

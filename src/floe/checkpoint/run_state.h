@@ -22,6 +22,7 @@
 #include "floe/optim/ema.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::checkpoint {
 

@@ -4,7 +4,10 @@
 
 #include "floe/core/error.h"
 #include "floe/nn/activations/host_store.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/group/offloadable_slice.h"
 #include "floe/shard/group/regroup.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::optim {
 namespace {
@@ -27,6 +30,14 @@ Ema::Ema(shard::Engine& engine, double decay) : engine_(engine), decay_(decay) {
     averages_.push_back(start(*group));
   engine.add_owner(this);
 }
+
+Ema::~Ema() { engine_.remove_owner(this); }
+
+const at::Tensor& Ema::slice(std::size_t group_index) const {
+  return averages_[group_index].values();
+}
+
+const at::Tensor& Ema::held(std::size_t group_index) const { return averages_[group_index].held(); }
 
 shard::OffloadableSlice Ema::start(const shard::FlatGroup& group) const {
   const at::AutoGradMode grad_off(false);

@@ -11,8 +11,11 @@
 #include <vector>
 
 #include "floe/shard/engine.h"
-#include "floe/shard/group/offloadable_slice.h"
 #include "floe/shard/slice_owner.h"
+
+namespace floe::shard {
+class OffloadableSlice;
+}
 
 namespace floe::optim {
 
@@ -20,7 +23,7 @@ class Ema final : public shard::SliceOwner {
  public:
   // Starts from the current values. Throws ConfigError unless 0 <= decay < 1.
   Ema(shard::Engine& engine, double decay);
-  ~Ema() override { engine_.remove_owner(this); }
+  ~Ema() override;
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
 
@@ -42,9 +45,9 @@ class Ema final : public shard::SliceOwner {
 
   // The averages of a trainable group's slice, fp32 [slice_numel], as a checkpoint has them,
   // wherever they are now.
-  const at::Tensor& slice(std::size_t group_index) const { return averages_[group_index].values(); }
+  const at::Tensor& slice(std::size_t group_index) const;
   // The same to be read only (see OffloadableSlice::held).
-  const at::Tensor& held(std::size_t group_index) const { return averages_[group_index].held(); }
+  const at::Tensor& held(std::size_t group_index) const;
   // Starts again from the current values: for a checkpoint that has no averages.
   void restart();
   // Bytes on this rank: on the device, and in the host store.

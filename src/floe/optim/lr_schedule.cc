@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "floe/core/error.h"
+#include "floe/optim/optim_config.h"
 
 namespace floe::optim {
 namespace {

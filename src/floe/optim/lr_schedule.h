@@ -7,9 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include "floe/optim/optim_config.h"
-
 namespace floe::optim {
+
+struct ScheduleConfig;
+
+// A schedule by its place in schedule_types(): the registry knows their names, the first is the
+// default.
+enum class ScheduleKind : std::uint8_t {};
 
 struct LrSchedule {
   ScheduleKind kind{};
@@ -38,7 +42,7 @@ const ScheduleType& schedule_type(ScheduleKind kind);
 // Throws ConfigError for a name that none has.
 ScheduleKind lr_schedule_from_name(const std::string& name);
 
-// As the configuration has it, over so many steps, for a rate that is `lr` at its highest.
+// As the block train.schedule has it, over so many steps, for a rate that is `lr` at its highest.
 LrSchedule make_schedule(const ScheduleConfig& config, std::int64_t total_steps, double lr);
 
 }  // namespace floe::optim

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "floe/optim/lr_schedule.h"
+
 namespace floe::config {
 template <class T>
 class Schema;
@@ -18,10 +20,9 @@ class Schema;
 
 namespace floe::optim {
 
-// An optimizer by its place in optimizer_types() and a schedule by its place in schedule_types():
-// the registries know their names, the first of each is the default.
+// An optimizer by its place in optimizer_types(): the registry knows their names, the first is the
+// default.
 enum class OptimizerKind : std::uint8_t {};
-enum class ScheduleKind : std::uint8_t {};
 std::vector<std::pair<std::string_view, OptimizerKind>> enum_names(OptimizerKind);
 std::vector<std::pair<std::string_view, ScheduleKind>> enum_names(ScheduleKind);
 

@@ -10,7 +10,10 @@
 #include "floe/core/error.h"
 #include "floe/core/names.h"
 #include "floe/nn/activations/host_store.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/group/offloadable_slice.h"
 #include "floe/shard/group/regroup.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::optim {
 namespace {
@@ -62,6 +65,16 @@ std::vector<StateSlice> named(const std::vector<std::string>& names,
   return out;
 }
 
+// In its place, or behind all others.
+void put(Settings& settings, const std::string& name, double value) {
+  const auto found = std::find_if(settings.begin(), settings.end(),
+                                  [&](const auto& setting) { return setting.first == name; });
+  if (found != settings.end())
+    found->second = value;
+  else
+    settings.emplace_back(name, value);
+}
+
 template <class States>
 std::int64_t total(const States& states, std::int64_t (OffloadableSlice::*bytes)() const) {
   std::int64_t sum = 0;
@@ -104,6 +117,11 @@ std::vector<Range> ranges_of(const shard::FlatGroup& group, const DecayRule& rul
 
 // ---- state and where it is ----
 
+struct Optimizer::State {
+  std::vector<OffloadableSlice> slices;  // as `names_`; none: there is no state
+  at::Tensor steps;                      // scalar, number of updates
+};
+
 Optimizer::Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay,
                      std::vector<std::string> names, bool counts, RateRule rates)
     : engine_(engine),
@@ -124,6 +142,14 @@ Optimizer::Optimizer(shard::Engine& engine, std::size_t set, DecayRule decay,
 }
 
 Optimizer::~Optimizer() { engine_.remove_owner(this); }
+
+bool Optimizer::has_state(std::size_t group_index) const {
+  return !states_[group_index].slices.empty();
+}
+
+const at::Tensor& Optimizer::state(std::size_t group_index, std::size_t which) const {
+  return states_[group_index].slices[which].values();
+}
 
 bool Optimizer::in_set(std::size_t group_index) const {
   return engine_.trainable_groups()[group_index]->plan().trains_in(set_);
@@ -250,8 +276,7 @@ std::int64_t Optimizer::stored_bytes() const {
 }
 std::int64_t Optimizer::due_bytes() const { return total(states_, &OffloadableSlice::due_bytes); }
 
-std::vector<ParameterGroup> Optimizer::groups_by_settings(
-    const nlohmann::ordered_json& settings) const {
+std::vector<ParameterGroup> Optimizer::groups_by_settings(const Settings& settings) const {
   // By rate, the step's first; in each what decays and what does not.
   std::vector<std::optional<double>> rates{std::nullopt};
   for (const auto& [pattern, rate] : rates_.patterns)
@@ -269,10 +294,11 @@ std::vector<ParameterGroup> Optimizer::groups_by_settings(
           group.names.push_back(parameter.name);
       // Without rates there are always two, as trainers that split by decay have them.
       if (group.names.empty() && !rates_.patterns.empty()) continue;
+      group.lr = rate ? *rate * schedule_ : lr_;
       group.weight_decay = decaying ? decay_.weight_decay : 0;
       group.settings = settings;
-      group.settings["lr"] = rate ? *rate * schedule_ : lr_;
-      group.settings["weight_decay"] = group.weight_decay;
+      put(group.settings, "lr", group.lr);
+      put(group.settings, "weight_decay", group.weight_decay);
       groups.push_back(std::move(group));
     }
   return groups;

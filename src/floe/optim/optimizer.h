@@ -14,16 +14,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "floe/shard/engine.h"
-#include "floe/shard/group/offloadable_slice.h"
 #include "floe/shard/slice_owner.h"
 
 namespace floe::optim {
@@ -60,13 +60,16 @@ struct StateSlice {
   at::Tensor values;  // [slice_numel]
 };
 
+// A setting as torch's optimizers keep it: None, True or False, a number, a tuple of numbers.
+using Setting = std::variant<std::monostate, bool, double, std::vector<double>>;
+// By name, in torch's order: {"lr": 1e-3, "betas": (0.9, 0.999), ...}.
+using Settings = std::vector<std::pair<std::string, Setting>>;
+
 // Parameters that share their settings, as torch's optimizers list them.
 struct ParameterGroup {
   std::vector<std::string> names;
-  double weight_decay = 0;
-  // What torch's optimizer of this kind keeps beside: {"lr": 1e-3, "betas": [0.9, 0.999], ...}.
-  // Arrays are tuples in Python.
-  nlohmann::ordered_json settings;
+  double lr = 0, weight_decay = 0;
+  Settings settings;
 };
 
 class Optimizer : public shard::SliceOwner {
@@ -98,7 +101,7 @@ class Optimizer : public shard::SliceOwner {
   std::vector<StateSlice> state_slices(std::size_t group_index) const;
   // The same to be read only (see OffloadableSlice::held).
   std::vector<StateSlice> held_slices(std::size_t group_index) const;
-  bool has_state(std::size_t group_index) const { return !states_[group_index].slices.empty(); }
+  bool has_state(std::size_t group_index) const;
   // The same for a checkpoint that has state: makes it where there is none. Still empty for groups
   // of other sets, and for a resting set that drops its state.
   std::vector<StateSlice> open_state(std::size_t group_index);
@@ -141,22 +144,17 @@ class Optimizer : public shard::SliceOwner {
   // The update itself, elementwise: gradients times `factor` are what moves the values.
   virtual void update(double factor) = 0;
   // One of `names` of a group that trains now.
-  const at::Tensor& state(std::size_t group_index, std::size_t which) const {
-    return states_[group_index].slices[which].values();
-  }
+  const at::Tensor& state(std::size_t group_index, std::size_t which) const;
   bool in_set(std::size_t group_index) const;
   // One group, or with patterns of what decays two; and up to two for every rate of its own.
-  std::vector<ParameterGroup> groups_by_settings(const nlohmann::ordered_json& settings) const;
+  std::vector<ParameterGroup> groups_by_settings(const Settings& settings) const;
 
   shard::Engine& engine_;
   double lr_ = 0;        // of the last step, or of the first
   double schedule_ = 1;  // on the rates of patterns, of the last step
 
  private:
-  struct State {
-    std::vector<shard::OffloadableSlice> slices;  // as `names_`; none: there is no state
-    at::Tensor steps;                             // scalar, number of updates
-  };
+  struct State;  // of a group
 
   // Zeros, on the device or in the store.
   State blank(const shard::FlatGroup& group, bool stored) const;

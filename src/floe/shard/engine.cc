@@ -16,9 +16,9 @@
 #include "floe/batch/packed_batch.h"
 #include "floe/core/error.h"
 #include "floe/core/names.h"
+#include "floe/shard/engine_state.h"
 #include "floe/shard/group/fill.h"
 #include "floe/shard/pass/agreement.h"
-#include "floe/shard/pass/pass_runner.h"
 
 namespace floe::shard {
 namespace {
@@ -59,55 +59,60 @@ std::shared_ptr<Engine> fully_shard(std::shared_ptr<torch::nn::Module> model, co
   return std::make_shared<Engine>(std::move(model), policy, options);
 }
 
+Engine::State::State(std::shared_ptr<torch::nn::Module> sharded, const Policy& units,
+                     ShardOptions chosen)
+    : model(std::move(sharded)),
+      policy(units),
+      options(std::move(chosen)),
+      plan(make_plan(*model, policy, options, required(options.world)->size())),
+      context(options.world, plan.pool_bytes(), plan.held().gradient_buffers) {}
+
 Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, ShardOptions options)
-    : model_(std::move(model)),
-      policy_(policy),
-      options_(std::move(options)),
-      plan_(make_plan(*model_, policy, options_, required(options_.world)->size())),
-      context_(options_.world, plan_.pool_bytes(), plan_.held().gradient_buffers) {
-  for (const PlannedUnit& unit : plan_.units)
+    : state_(std::make_unique<State>(std::move(model), policy, std::move(options))) {
+  for (const PlannedUnit& unit : state_->plan.units)
     require<ConfigError>(!unit.slot || !unit.slot->boundary, "unit '", unit.label(),
                          "' is sharded already; call fully_shard once per model");
-  compare_plans(agreed_lines(plan_, options_), *context_.world);
-  for (const PlannedGroup& group : plan_.groups)
-    groups_.push_back(std::make_unique<FlatGroup>(groups_.size(), group, plan_, context_));
-  check_source(plan_, options_);
+  compare_plans(agreed_lines(state_->plan, state_->options), *state_->context.world);
+  for (const PlannedGroup& group : state_->plan.groups)
+    state_->groups.push_back(
+        std::make_unique<FlatGroup>(state_->groups.size(), group, state_->plan, state_->context));
+  check_source(state_->plan, state_->options);
   // One group at a time: a foreign module's memory is freed as soon as its slice is taken.
-  for (auto& group : groups_) {
-    fill_group(*group, options_);
+  for (auto& group : state_->groups) {
+    fill_group(*group, state_->options);
     group->adopt_parameters();
   }
-  name_first_set(options_, plan_);
-  cast_buffers(*model_, options_.mixed_precision, context_.device);
-  runner_ = std::make_unique<PassRunner>(plan_, options_, context_);
-  runner_->connect(groups_);
-  for (const PlannedCheckpoint& checkpoint : plan_.checkpointed) {
+  name_first_set(state_->options, state_->plan);
+  cast_buffers(*state_->model, state_->options.mixed_precision, state_->context.device);
+  state_->runner = std::make_unique<PassRunner>(state_->plan, state_->options, state_->context);
+  state_->runner->connect(state_->groups);
+  for (const PlannedCheckpoint& checkpoint : state_->plan.checkpointed) {
     checkpoint.slot->checkpointed = true;
-    checkpoint.slot->kept = options_.kept_activations;
+    checkpoint.slot->kept = state_->options.kept_activations;
   }
   follow_active();
 }
 
 Engine::~Engine() {
-  for (const PlannedCheckpoint& checkpoint : plan_.checkpointed)
+  for (const PlannedCheckpoint& checkpoint : state_->plan.checkpointed)
     checkpoint.slot->checkpointed = false, checkpoint.slot->kept = {};
 }
 
 // ---- between steps ----
 
-void Engine::set_gradient_sync(bool on) { runner_->set_gradient_sync(on); }
+void Engine::set_gradient_sync(bool on) { state_->runner->set_gradient_sync(on); }
 
-void Engine::abandon() { runner_->abandon(); }
+void Engine::abandon() { state_->runner->abandon(); }
 
 void Engine::measure_local_gradients(bool on) {
-  context_.measure_gradients = on;
-  context_.gradient_norms.clear();
+  state_->context.measure_gradients = on;
+  state_->context.gradient_norms.clear();
 }
 
 double Engine::take_local_square() {
-  if (context_.gradient_norms.empty()) return 0;
-  const at::Tensor norms = at::stack(context_.gradient_norms);
-  context_.gradient_norms.clear();
+  if (state_->context.gradient_norms.empty()) return 0;
+  const at::Tensor norms = at::stack(state_->context.gradient_norms);
+  state_->context.gradient_norms.clear();
   return norms.square().sum().item<double>();
 }
 
@@ -115,7 +120,7 @@ Agreement Engine::agree(bool locally_finite, std::span<const double> values,
                         const at::Tensor& on_device) {
   const at::AutoGradMode grad_off(false);
   const at::Tensor found = on_device.defined() ? on_device.to(at::kDouble).reshape({-1})
-                                               : at::empty({0}, doubles_on(context_.device));
+                                               : at::empty({0}, doubles_on(state_->context.device));
   const at::Tensor norms = gradient_norms();
   // Reduced gradients carry what is bad on any rank, so they do not say of this one that it is.
   at::Tensor own_bad = found.isfinite().all().logical_not().view({1});
@@ -125,10 +130,11 @@ Agreement Engine::agree(bool locally_finite, std::span<const double> values,
       at::nan_to_num(at::cat({norms.square().sum().view({1}), bad, found}), 0.0, 0.0, 0.0),
       own_bad.to(at::kDouble)};
   const std::size_t count = values.size() + static_cast<std::size_t>(more.summed.numel());
-  context_.emit(Event::Kind::agree, "", "",
-                static_cast<std::int64_t>((CollectiveHash::kWords + count) * sizeof(double)));
-  std::vector<double> sums =
-      sum_and_compare({values.begin(), values.end()}, context_.collectives, *context_.world, more);
+  state_->context.emit(
+      Event::Kind::agree, "", "",
+      static_cast<std::int64_t>((CollectiveHash::kWords + count) * sizeof(double)));
+  std::vector<double> sums = sum_and_compare(
+      {values.begin(), values.end()}, state_->context.collectives, *state_->context.world, more);
   // Behind the values: the squares, on how many ranks something is bad, then what is on the device;
   // last whether this rank is one of them.
   Agreement result;
@@ -145,34 +151,35 @@ Agreement Engine::agree(bool locally_finite, std::span<const double> values,
 at::Tensor Engine::gradient_norms() const {
   std::vector<at::Tensor> gradients;
   std::vector<double> shares;
-  for (const FlatGroup* group : active_) {
+  for (const FlatGroup* group : state_->active) {
     if (!group->gradient().defined()) continue;
     gradients.push_back(group->gradient());
     shares.push_back(1 / std::sqrt(group->plan().replicas));
   }
-  if (gradients.empty()) return at::zeros({1}, doubles_on(context_.device));
+  if (gradients.empty()) return at::zeros({1}, doubles_on(state_->context.device));
   at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble);
-  if (norms.device() != context_.device) norms = to_device(norms, context_.device);
+  if (norms.device() != state_->context.device) norms = to_device(norms, state_->context.device);
   if (std::any_of(shares.begin(), shares.end(), [](double share) { return share != 1; }))
-    norms = norms * to_device(at::tensor(shares, at::kDouble), context_.device);
+    norms = norms * to_device(at::tensor(shares, at::kDouble), state_->context.device);
   return norms;
 }
 
 void Engine::clear_gradients() {
-  for (FlatGroup* group : active_) group->gradients().clear();
+  for (FlatGroup* group : state_->active) group->gradients().clear();
 }
 
 bool Engine::any_rank_has(bool work) {
-  return sum_and_compare({work ? 1.0 : 0.0}, context_.collectives, *context_.world)[0] > 0;
+  return sum_and_compare({work ? 1.0 : 0.0}, state_->context.collectives,
+                         *state_->context.world)[0] > 0;
 }
 
-void Engine::empty_forward() { runner_->empty_forward(); }
+void Engine::empty_forward() { state_->runner->empty_forward(); }
 
 // ---- looking inside ----
 
 FlatGroup& Engine::group_of(const std::string& name, std::size_t& index) {
   std::vector<std::string> names;
-  for (auto& group : groups_)
+  for (auto& group : state_->groups)
     for (std::size_t i = 0; i < group->plan().parameters.size(); ++i) {
       const PlannedParameter& parameter = group->parameter(i);
       const auto& others = parameter.other_names;
@@ -203,11 +210,43 @@ at::Tensor Engine::full_gradient(const std::string& name) {
   return whole.narrow(0, layout.offset(i), layout.numel(i)).view(group.parameter(i).shape);
 }
 
-void Engine::remove_observer(Observer* observer) { std::erase(context_.observers, observer); }
+const ShardOptions& Engine::options() const { return state_->options; }
+
+comm::World& Engine::world() const { return *state_->context.world; }
+
+torch::nn::Module& Engine::model() const { return *state_->model; }
+
+HeldBytes Engine::held() const { return state_->plan.held(); }
+
+MovedBytes Engine::moved() const { return state_->plan.moved(); }
+
+const std::vector<ParameterSet>& Engine::sets() const { return state_->plan.sets; }
+
+std::size_t Engine::active_set() const { return state_->plan.active_set; }
+
+const ShardPlan& Engine::plan() const { return state_->plan; }
+
+std::span<FlatGroup* const> Engine::trainable_groups() const { return state_->trainable; }
+
+std::span<FlatGroup* const> Engine::active_groups() const { return state_->active; }
+
+const std::vector<std::unique_ptr<FlatGroup>>& Engine::groups() const { return state_->groups; }
+
+void Engine::add_owner(SliceOwner* owner) { state_->context.owners.push_back(owner); }
+
+void Engine::remove_owner(SliceOwner* owner) { std::erase(state_->context.owners, owner); }
+
+SideStream& Engine::move_stream() { return state_->context.moves; }
+
+void Engine::add_observer(Observer* observer) { state_->context.observers.push_back(observer); }
+
+void Engine::remove_observer(Observer* observer) {
+  std::erase(state_->context.observers, observer);
+}
 
 MemoryInUse Engine::memory() const {
   MemoryInUse memory;
-  for (const auto& group : groups_) {
+  for (const auto& group : state_->groups) {
     const auto bytes = static_cast<std::int64_t>(group->slice().nbytes());
     (group->plan().active      ? memory.trainable_slices
      : group->plan().trainable ? memory.resting_slices
@@ -215,17 +254,17 @@ MemoryInUse Engine::memory() const {
     memory.stored_masters += group->stored_bytes();
     memory.gradient_slices += group->gradients().slice_bytes();
   }
-  memory.pool_held = context_.pool.held_bytes();
-  memory.pool_used = context_.pool.used_bytes();
-  memory.pool_peak = context_.pool.peak_bytes();
-  memory.gradient_pool_held = context_.gradient_pool.held_bytes();
-  memory.gradient_pool_peak = context_.gradient_pool.peak_bytes();
+  memory.pool_held = state_->context.pool.held_bytes();
+  memory.pool_used = state_->context.pool.used_bytes();
+  memory.pool_peak = state_->context.pool.peak_bytes();
+  memory.gradient_pool_held = state_->context.gradient_pool.held_bytes();
+  memory.gradient_pool_peak = state_->context.gradient_pool.peak_bytes();
   return memory;
 }
 
 void Engine::reset_memory_peaks() {
-  context_.pool.reset_peak();
-  context_.gradient_pool.reset_peak();
+  state_->context.pool.reset_peak();
+  state_->context.gradient_pool.reset_peak();
 }
 
 }  // namespace floe::shard

@@ -14,24 +14,29 @@
 
 #include <torch/nn/module.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "floe/shard/group/flat_group.h"
+#include "floe/shard/bytes.h"
 #include "floe/shard/observer.h"
 #include "floe/shard/options.h"
-#include "floe/shard/pass/schedule.h"
-#include "floe/shard/plan/plan.h"
-#include "floe/shard/slice_owner.h"
+
+namespace floe::comm {
+class World;
+}
 
 namespace floe::shard {
 
-class PassRunner;
+class FlatGroup;
+class SideStream;
+class SliceOwner;
+struct PassRecord;
+struct ShardPlan;
 
 // What all ranks know before an update.
 struct Agreement {
@@ -54,23 +59,6 @@ struct MemoryInUse {
   std::int64_t gradient_pool_held = 0, gradient_pool_peak = 0;
 };
 
-// What a training pass leaves behind on the host.
-//
-// Note [Repeated passes]
-// The device's work of a pass can be recorded (a CUDA graph) and replayed: the same launches on the
-// same addresses. The host's part does not run then, so what it would have left behind is put there
-// from a record: the hash of collectives, which ranks compare; the order of units, which predicts
-// the next pass; which gradients there are; and the events, for observers that only count. A record
-// fits when the engine stands where it stood before the recorded pass (Engine::pass_key) and the
-// layout is still the same (Engine::layout_number). Gradient slices must lie where they lay
-// (Engine::keep_gradients_in_place); everything else that a pass allocates is gone at its end.
-struct PassRecord {
-  std::vector<CollectiveHash::Entry> collectives;
-  std::vector<Step> steps;
-  std::vector<GradientState> gradients;  // of the active groups
-  std::vector<Event> events;
-};
-
 class Engine {
  public:
   // Collective: see fully_shard.
@@ -79,21 +67,17 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  const ShardPlan& plan() const { return plan_; }
-  const ShardOptions& options() const { return options_; }
-  comm::World& world() const { return *context_.world; }
-  torch::nn::Module& model() const { return *model_; }
+  const ShardOptions& options() const;
+  comm::World& world() const;
+  torch::nn::Module& model() const;
 
-  // The groups that some set trains, in plan order: slices, their gradients and what
-  // they consist of.
-  std::span<FlatGroup* const> trainable_groups() const { return trainable_; }
-  // Those of the set that trains now.
-  std::span<FlatGroup* const> active_groups() const { return active_; }
-  const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
+  // Bytes that this rank holds and moves with the active set, by the closed formula.
+  HeldBytes held() const;
+  MovedBytes moved() const;
 
   // ---- which set trains (see Note [Sets]) ----
-  const std::vector<ParameterSet>& sets() const { return plan_.sets; }
-  std::size_t active_set() const { return plan_.active_set; }
+  const std::vector<ParameterSet>& sets() const;
+  std::size_t active_set() const;
   // All ranks, between steps: from now on this set trains, and only it. No collective, no parameter
   // moves. State and masters of the set before leave the device first, then those of this one
   // arrive. Gradients are forgotten.
@@ -110,11 +94,6 @@ class Engine {
   std::size_t set_trainable(const std::vector<std::string>& patterns) {
     return set_trainable(patterns, SetOptions());
   }
-  // Not owned; follows the sets from now on.
-  void add_owner(SliceOwner* owner) { context_.owners.push_back(owner); }
-  void remove_owner(SliceOwner* owner) { std::erase(context_.owners, owner); }
-  // Where what comes back from the host store is copied, behind the computation.
-  SideStream& move_stream() { return context_.moves; }
 
   // Whether backward reduces gradients. Off, they stay whole and grow until a backward with it on:
   // fewer reductions for more memory when accumulating.
@@ -134,24 +113,6 @@ class Engine {
   // Forgets all gradients; the next backward starts anew.
   void clear_gradients();
 
-  // ---- passes whose work on the device is recorded and replayed (see Note [Repeated passes]) ----
-  // From now on a gradient slice keeps its memory from one step to the next.
-  void keep_gradients_in_place() { context_.gradients_stay = true; }
-  // Counts the changes of what a recorded pass relies on: which groups train, and where they lie.
-  std::uint64_t layout_number() const { return layout_number_; }
-  // False while somebody needs passes that really run: observers of clocks or memory,
-  // measure_local_gradients, or a set whose state comes back behind the next backward.
-  bool may_repeat() const;
-  // Everything on the host, apart from the batch, that decides what a training pass issues.
-  std::vector<std::int64_t> pass_key() const;
-  // Runs a training pass; what it leaves behind on the host is the result.
-  PassRecord record_pass(const std::function<void()>& pass);
-  // The device repeats, or has repeated, the work of that pass, with gradients that stay in place;
-  // here follows what it left behind on the host.
-  void repeat_pass(const PassRecord& record);
-  // Collective: whether all ranks pass the same word.
-  bool ranks_agree(std::uint64_t word);
-
   // Collective: true when any rank has work. Loops of unequal length stay in step with it:
   //   while (engine->any_rank_has(batch.has_value()))
   //     if (batch) evaluate(*batch); else engine->empty_forward();
@@ -170,13 +131,47 @@ class Engine {
   void abandon();
 
   // Not owned; told of everything from now on.
-  void add_observer(Observer* observer) { context_.observers.push_back(observer); }
+  void add_observer(Observer* observer);
   void remove_observer(Observer* observer);
 
   MemoryInUse memory() const;
   void reset_memory_peaks();
 
+  // ---- for optimizers, checkpoints and diagnostics: types whose headers are not installed ----
+  const ShardPlan& plan() const;
+  // The groups that some set trains, in plan order: slices, their gradients and what
+  // they consist of.
+  std::span<FlatGroup* const> trainable_groups() const;
+  // Those of the set that trains now.
+  std::span<FlatGroup* const> active_groups() const;
+  const std::vector<std::unique_ptr<FlatGroup>>& groups() const;
+  // Not owned; follows the sets from now on.
+  void add_owner(SliceOwner* owner);
+  void remove_owner(SliceOwner* owner);
+  // Where what comes back from the host store is copied, behind the computation.
+  SideStream& move_stream();
+
+  // ---- passes whose work on the device is recorded and replayed (see Note [Repeated passes]) ----
+  // From now on a gradient slice keeps its memory from one step to the next.
+  void keep_gradients_in_place();
+  // Counts the changes of what a recorded pass relies on: which groups train, and where they lie.
+  std::uint64_t layout_number() const;
+  // False while somebody needs passes that really run: observers of clocks or memory,
+  // measure_local_gradients, or a set whose state comes back behind the next backward.
+  bool may_repeat() const;
+  // Everything on the host, apart from the batch, that decides what a training pass issues.
+  std::vector<std::int64_t> pass_key() const;
+  // Runs a training pass; what it leaves behind on the host is the result.
+  PassRecord record_pass(const std::function<void()>& pass);
+  // The device repeats, or has repeated, the work of that pass, with gradients that stay in place;
+  // here follows what it left behind on the host.
+  void repeat_pass(const PassRecord& record);
+  // Collective: whether all ranks pass the same word.
+  bool ranks_agree(std::uint64_t word);
+
  private:
+  struct State;
+
   // Lists and hooks follow which groups are active.
   void follow_active();
   void require_idle(const char* what) const;
@@ -185,17 +180,7 @@ class Engine {
   // Of each gradient there is; where ranks share a slice, their share of it. Double, on the device.
   at::Tensor gradient_norms() const;
 
-  std::shared_ptr<torch::nn::Module> model_;
-  Policy policy_;
-  ShardOptions options_;
-  ShardPlan plan_;
-  std::vector<ShardPlan> retired_plans_;  // the hash of collectives refers to names in them
-  Context context_;
-  std::vector<std::unique_ptr<FlatGroup>> groups_;
-  std::vector<FlatGroup*> trainable_, active_;
-  std::unique_ptr<PassRunner> runner_;
-  std::map<std::size_t, Schedule> inactive_schedules_;  // by set: each has its own backward
-  std::uint64_t layout_number_ = 0;
+  std::unique_ptr<State> state_;
 };
 
 // Shards a model in place: parameter names, types and the way it is called stay as they are.

@@ -13,6 +13,7 @@
 #include "floe/io/tensors/tensor_source.h"
 #include "floe/io/torch_file/torch_file.h"
 #include "floe/nn/load.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::checkpoint {
 namespace {

@@ -158,7 +158,7 @@ Value scheduler_value(const SaveJob& job) {
                        {"_last_lr", nlohmann::json::array()},
                        {"lr_lambdas", nlohmann::json::array()}};
   for (const auto& group : job.optimizers.front().groups) {
-    state["_last_lr"].push_back(group.settings.value("lr", 0.0));
+    state["_last_lr"].push_back(group.lr);
     state["lr_lambdas"].push_back(nullptr);
   }
   const auto& shared = job.about.shared;
@@ -176,9 +176,8 @@ Value epoch_of(const SaveJob& job) {
 Value group_value(const DcpDirectory& directory, const OptimizerGroups& optimizer,
                   std::size_t group, pickle::Items params) {
   pickle::Entries entries;
-  for (const auto& item : optimizer.groups[group].settings.items())
-    entries.emplace_back(item.key(),
-                         directory.object(setting_name(optimizer.set, group, item.key())));
+  for (const auto& [key, value] : optimizer.groups[group].settings)
+    entries.emplace_back(key, directory.object(setting_name(optimizer.set, group, key)));
   entries.emplace_back("params", pickle::list(std::move(params)));
   return pickle::dict(std::move(entries));
 }

@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "floe/io/tensors/tensor_source.h"
-#include "floe/io/torch_file/pickle.h"
+
+namespace floe::pickle {
+class Value;
+}
 
 namespace floe {
 

@@ -20,9 +20,10 @@
 #include <vector>
 
 #include "floe/core/dtype.h"
-#include "floe/io/file/file.h"
 
 namespace floe {
+
+class File;
 
 struct ByteRange {
   std::string file;

@@ -7,6 +7,8 @@
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/kernels/eight_bit.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 #include "floe/strategy/strategy_options.h"
 
 namespace floe::diagnostics {

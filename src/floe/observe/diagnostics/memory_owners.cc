@@ -4,10 +4,13 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "floe/comm/world.h"
 #include "floe/core/bytes.h"
 #include "floe/core/str.h"
 #include "floe/core/table.h"
 #include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::diagnostics {
 namespace {

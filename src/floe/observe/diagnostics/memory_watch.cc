@@ -4,11 +4,14 @@
 #include <memory>
 #include <utility>
 
+#include "floe/comm/world.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/table.h"
 #include "floe/nn/module.h"
 #include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::diagnostics {
 namespace {

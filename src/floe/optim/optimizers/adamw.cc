@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "floe/optim/optimizers/registry.h"
+
 namespace floe::optim {
 namespace {
 
@@ -63,15 +65,15 @@ void AdamW::update(double factor) {
 
 std::vector<ParameterGroup> AdamW::parameter_groups() const {
   return groups_by_settings({{"lr", lr_},
-                             {"betas", {options_.beta1, options_.beta2}},
+                             {"betas", std::vector{options_.beta1, options_.beta2}},
                              {"eps", options_.eps},
                              {"weight_decay", 0.0},
                              {"amsgrad", false},
-                             {"foreach", nullptr},
+                             {"foreach", {}},
                              {"maximize", false},
                              {"capturable", false},
                              {"differentiable", false},
-                             {"fused", nullptr},
+                             {"fused", {}},
                              {"decoupled_weight_decay", true}});
 }
 

@@ -5,9 +5,10 @@
 #include <vector>
 
 #include "floe/optim/optimizer.h"
-#include "floe/optim/optimizers/registry.h"
 
 namespace floe::optim {
+
+struct OptimizerType;
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
@@ -17,7 +18,7 @@ struct AdamWOptions {
 
 class AdamW final : public Optimizer {
  public:
-  static OptimizerType type();
+  static OptimizerType type();  // for the registry
 
   AdamW(shard::Engine& engine, AdamWOptions options, std::size_t set = 0);
   std::string kind() const override { return "AdamW"; }

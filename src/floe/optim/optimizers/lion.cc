@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "floe/optim/optimizers/registry.h"
+
 namespace floe::optim {
 namespace {
 
@@ -38,7 +40,7 @@ void Lion::update(double factor) {
 
 std::vector<ParameterGroup> Lion::parameter_groups() const {
   return groups_by_settings(
-      {{"lr", lr_}, {"betas", {options_.beta1, options_.beta2}}, {"weight_decay", 0.0}});
+      {{"lr", lr_}, {"betas", std::vector{options_.beta1, options_.beta2}}, {"weight_decay", 0.0}});
 }
 
 }  // namespace floe::optim

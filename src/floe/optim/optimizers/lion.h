@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "floe/optim/optimizer.h"
-#include "floe/optim/optimizers/registry.h"
 
 namespace floe::optim {
+
+struct OptimizerType;
 
 struct LionOptions {
   double beta1 = 0.9, beta2 = 0.99;  // of the direction, and of the moment
@@ -20,7 +21,7 @@ struct LionOptions {
 
 class Lion final : public Optimizer {
  public:
-  static OptimizerType type();
+  static OptimizerType type();  // for the registry
 
   Lion(shard::Engine& engine, LionOptions options, std::size_t set = 0);
   std::string kind() const override { return "Lion"; }

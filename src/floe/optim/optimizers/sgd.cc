@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "floe/optim/optimizers/registry.h"
+#include "floe/shard/group/flat_group.h"
+
 namespace floe::optim {
 namespace {
 
@@ -54,9 +57,9 @@ std::vector<ParameterGroup> Sgd::parameter_groups() const {
                              {"weight_decay", 0.0},
                              {"nesterov", false},
                              {"maximize", false},
-                             {"foreach", nullptr},
+                             {"foreach", {}},
                              {"differentiable", false},
-                             {"fused", nullptr}});
+                             {"fused", {}}});
 }
 
 }  // namespace floe::optim

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "floe/optim/optimizer.h"
-#include "floe/optim/optimizers/registry.h"
 
 namespace floe::optim {
+
+struct OptimizerType;
 
 struct SgdOptions {
   double momentum = 0;
@@ -18,7 +19,7 @@ struct SgdOptions {
 
 class Sgd final : public Optimizer {
  public:
-  static OptimizerType type();
+  static OptimizerType type();  // for the registry
 
   Sgd(shard::Engine& engine, SgdOptions options, std::size_t set = 0);
   std::string kind() const override { return "SGD"; }

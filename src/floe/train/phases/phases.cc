@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "floe/comm/world.h"
 #include "floe/core/log.h"
 #include "floe/core/names.h"
 #include "floe/optim/optimizers/registry.h"
+#include "floe/shard/plan/plan.h"
 
 namespace floe::train {
 namespace {

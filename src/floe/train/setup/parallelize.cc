@@ -1,5 +1,6 @@
 #include "floe/train/setup/parallelize.h"
 
+#include "floe/shard/plan/plan.h"
 #include "floe/strategy/strategy_options.h"
 #include "floe/train/phases/phases.h"
 

@@ -21,6 +21,7 @@
 #include "floe/models/weights/assembled_source.h"
 #include "floe/models/weights/file_layouts.h"
 #include "floe/packing/packing.h"
+#include "floe/shard/plan/plan.h"
 #include "floe/train/reporting/metric_names.h"
 
 namespace floe::train {

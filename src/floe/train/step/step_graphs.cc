@@ -14,11 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "floe/comm/world.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/nn/activations/checkpoint.h"
+#include "floe/shard/pass/pass_record.h"
 
 #ifdef FLOE_CUDA
 #include <ATen/cuda/CUDAGraph.h>

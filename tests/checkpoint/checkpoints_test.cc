@@ -1,0 +1,133 @@
+// Checkpoints as a training loop of one's own has them: what goes in comes out, and what cannot be
+// is said. Training with them on several ranks is tests/consumer.
+#include "floe/checkpoint/checkpoints.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "floe/comm/world.h"
+#include "floe/core/error.h"
+#include "floe/models/transformer.h"
+#include "floe/optim/ema.h"
+#include "floe/optim/optimizers/adamw.h"
+#include "floe/shard/engine.h"
+
+namespace floe::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+class OwnLoop : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = (fs::temp_directory_path() / ("floe-own-" + std::to_string(::getpid()))).string();
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static std::shared_ptr<shard::Engine> make_engine(std::uint64_t seed,
+                                                    std::vector<shard::ParameterSet> sets = {}) {
+    models::TransformerSize size{.vocab = 13, .dim = 6, .layers = 2, .heads = 2, .context = 4};
+    shard::ShardOptions options;
+    options.world = comm::World::fake(0, 1);
+    options.sets = std::move(sets);
+    options.seed = seed;
+    return shard::fully_shard(std::make_shared<models::Transformer>(size),
+                              {.units = {"DecoderLayer"}}, options);
+  }
+  static at::Tensor weight(shard::Engine& engine) {
+    return engine.full_parameter(engine.model().named_parameters().keys().front()).clone();
+  }
+
+  std::string folder_;
+};
+
+template <class Kind, class F>
+std::string refusal(F&& call) {
+  try {
+    call();
+  } catch (const Kind& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST_F(OwnLoop, WhatGoesInComesOut) {
+  const auto engine = make_engine(1);
+  optim::AdamW optimizer(*engine, {});
+  optim::Ema ema(*engine, 0.5);
+  {
+    Checkpoints checkpoints(*engine, {.folder = folder_, .optimizers = {&optimizer}, .ema = &ema});
+    EXPECT_FALSE(checkpoints.resume());
+    EXPECT_EQ(checkpoints.last_saved(), "");
+    for (const std::int64_t step : {1, 2, 3})
+      checkpoints.save(step, {.shared = "größe \"2\"\n", .this_rank = std::to_string(step)});
+    checkpoints.wait();
+    EXPECT_EQ(fs::path(checkpoints.last_saved()).filename(), "step_3");
+  }
+  const fs::path saved = fs::path(folder_) / "checkpoints";
+  EXPECT_FALSE(fs::exists(saved / "step_1"));  // two stay
+  EXPECT_TRUE(fs::exists(saved / "step_2"));
+
+  const auto other = make_engine(2);
+  ASSERT_FALSE(at::equal(weight(*engine), weight(*other)));
+  Checkpoints checkpoints(*other, {.folder = folder_});
+  const auto resumed = checkpoints.resume();
+  ASSERT_TRUE(resumed);
+  EXPECT_EQ(resumed->step, 3);
+  EXPECT_EQ(resumed->shared, "größe \"2\"\n");
+  EXPECT_EQ(resumed->ranks, std::vector<std::string>{"3"});
+  EXPECT_EQ(fs::path(resumed->path).filename(), "step_3");
+  EXPECT_TRUE(at::equal(weight(*engine), weight(*other)));
+
+  const auto third = make_engine(3);
+  Checkpoints elsewhere(*third, {.folder = folder_ + "/elsewhere"});
+  EXPECT_EQ(elsewhere.resume_from((saved / "step_2").string()).step, 2);
+  EXPECT_TRUE(at::equal(weight(*engine), weight(*third)));
+}
+
+TEST_F(OwnLoop, SetsKeepTheirNames) {
+  const std::vector<shard::ParameterSet> sets{{.name = "one", .patterns = {"*.0.*"}},
+                                              {.name = "two", .patterns = {"*.1.*"}}};
+  {
+    const auto engine = make_engine(1, sets);
+    optim::AdamW one(*engine, {}, 0), two(*engine, {}, 1);
+    Checkpoints checkpoints(*engine, {.folder = folder_, .optimizers = {&one, &two}});
+    checkpoints.resume();
+    engine->activate(1);
+    checkpoints.save(1);
+  }
+  const auto engine = make_engine(2, sets);
+  optim::AdamW one(*engine, {}, 0), two(*engine, {}, 1);
+  Checkpoints checkpoints(*engine, {.folder = folder_, .optimizers = {&two, &one}});
+  const auto resumed = checkpoints.resume();
+  ASSERT_TRUE(resumed);
+  EXPECT_TRUE(resumed->anew.empty());
+  EXPECT_EQ(engine->active_set(), 1u);
+}
+
+TEST_F(OwnLoop, WhatCannotBeIsSaid) {
+  const auto engine = make_engine(1), other = make_engine(1);
+  optim::AdamW optimizer(*engine, {}), foreign(*other, {});
+  const auto made_with = [&](CheckpointsOptions options) {
+    return refusal<ConfigError>([&] { Checkpoints checkpoints(*engine, std::move(options)); });
+  };
+  EXPECT_EQ(made_with({}), "CheckpointsOptions::folder is empty: name the folder of the run");
+  EXPECT_EQ(made_with({.folder = folder_, .optimizers = {&foreign}}),
+            "CheckpointsOptions::optimizers has one of another engine");
+  EXPECT_EQ(made_with({.folder = folder_, .optimizers = {&optimizer, &optimizer}}),
+            "CheckpointsOptions::optimizers has two of set 0; pass one for each set");
+
+  Checkpoints checkpoints(*engine, {.folder = folder_, .optimizers = {&optimizer}});
+  EXPECT_EQ(refusal<ConfigError>([&] { checkpoints.save(1, {.shared = "\xff"}); }),
+            "OwnState::shared of a checkpoint is no UTF-8 text; encode bytes first");
+  EXPECT_NE(refusal<CheckpointError>([&] {
+              checkpoints.resume_from(folder_ + "/gone");
+            }).find("does not exist"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace floe::checkpoint
