@@ -1,16 +1,26 @@
-# floe_module(FOLDER [TORCH] [SEPARATE] USES module... LIBS library...): one static library from all sources in
+# floe_module(FOLDER [TORCH] [ENGINE] [SEPARATE] USES module... LIBS library...): one static library from all sources in
 # src/floe/FOLDER and the folders in it. A module that is part of a larger folder is named by its
 # path: observe/sinks is the library floe_observe_sinks. USES names the modules whose headers it
 # includes, no fewer and no more; tools/check_modules.py holds the includes to it.
 #
 # With FLOE_UNITY the sources of a module are compiled as one, so what is private to a source must
 # have a name of its own in its module. SEPARATE: not so here, each source by itself.
+#
+# ENGINE: the module is part of the library floe::engine, and of a build with FLOE_ENGINE_ONLY; the others
+# are part of floe::floe (see FloePackage).
 function(floe_module folder)
-  cmake_parse_arguments(ARG "TORCH;SEPARATE" "" "USES;LIBS" ${ARGN})
-  if(ARG_TORCH AND NOT FLOE_WITH_TORCH)
+  cmake_parse_arguments(ARG "TORCH;ENGINE;SEPARATE" "" "USES;LIBS" ${ARGN})
+  if((ARG_TORCH AND NOT FLOE_WITH_TORCH) OR (FLOE_ENGINE_ONLY AND NOT ARG_ENGINE))
     return()
   endif()
   string(REPLACE "/" "_" name ${folder})
+  if(ARG_ENGINE)
+    set_property(GLOBAL APPEND PROPERTY FLOE_ENGINE_MODULES floe_${name})
+    set_property(GLOBAL APPEND PROPERTY FLOE_ENGINE_LIBS ${ARG_LIBS})
+  else()
+    set_property(GLOBAL APPEND PROPERTY FLOE_OTHER_MODULES floe_${name})
+    set_property(GLOBAL APPEND PROPERTY FLOE_OTHER_LIBS ${ARG_LIBS})
+  endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc)
   if(sources)
     add_library(floe_${name} STATIC ${sources})
@@ -25,7 +35,7 @@ function(floe_module folder)
     add_library(floe_${name} INTERFACE)
     set(scope INTERFACE)
   endif()
-  target_include_directories(floe_${name} ${scope} ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(floe_${name} ${scope} ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/include)
   foreach(used ${ARG_USES})
     string(REPLACE "/" "_" used ${used})
     target_link_libraries(floe_${name} ${scope} floe_${used})

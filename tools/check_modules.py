@@ -11,7 +11,9 @@ usage: check_modules.py [ROOT]
 - Modules without TORCH include nothing of LibTorch.
 - Only comm includes c10d (tests of comm may as well).
 - Nothing includes <torch/torch.h>: it costs tens of seconds per file.
-- Includes of floe's headers are rooted, and the header exists: "floe/core/error.h".
+- Modules that say ENGINE, of which the library floe::engine is made, use only such modules.
+- Includes of floe's headers are rooted, and the header exists: "floe/core/error.h". One that is generated
+  (version.h of version.h.in) belongs to no module.
 - No folder has more than 25 source files: a larger one wants folders that name its parts.
 
 Prints one line per violation and returns 1 if there is any.
@@ -26,7 +28,7 @@ from pathlib import Path
 MAP = "src/floe/CMakeLists.txt"
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 MODULE = re.compile(r"^\s*floe_module\(([^)]*)\)", re.MULTILINE)
-KEYWORDS = {"TORCH", "USES", "LIBS"}
+KEYWORDS = {"TORCH", "ENGINE", "SEPARATE", "USES", "LIBS"}
 TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 C10D = ("torch/csrc/distributed/", "c10d/", "gloo/", "nccl.h")
 SOURCES = (".h", ".cc", ".cu", ".cuh", ".inc")
@@ -37,6 +39,7 @@ MOST_FILES = 25
 class Module:
     name: str  # its folder in src/floe
     torch: bool = False
+    engine: bool = False
     uses: list = field(default_factory=list)
 
 
@@ -51,6 +54,7 @@ def read_map(text):
             if word in KEYWORDS:
                 keyword = word
                 module.torch |= word == "TORCH"
+                module.engine |= word == "ENGINE"
             elif keyword == "USES":
                 module.uses.append(word)
         if module.name in modules:
@@ -60,6 +64,8 @@ def read_map(text):
                 problems.append(f"{MAP}: {module.name} uses {used}, which does not stand above it")
             elif modules[used].torch and not module.torch:
                 problems.append(f"{MAP}: {module.name} uses {used}, which needs torch, but is not TORCH itself")
+            elif module.engine and not modules[used].engine:
+                problems.append(f"{MAP}: {module.name} is of the ENGINE, but uses {used}, which is not")
         modules[module.name] = module
     return modules, problems
 
@@ -111,6 +117,8 @@ def check_includes(root, floe, modules):
             for number, quoted, header in includes(path):
                 where = f"{shown}:{number}"
                 if header.startswith("floe/"):
+                    if (root / "src" / f"{header}.in").is_file():
+                        continue
                     if not (root / "src" / header).is_file():
                         problems.append(f"{where}: includes {header}, which does not exist")
                     elif module:

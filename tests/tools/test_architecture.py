@@ -80,7 +80,7 @@ def test_paths_and_links_of_a_page_exist(page):
         if top in ("src", "tests", "bench", "docs", "tools", "examples", "cmake", "configs"):
             places = [ROOT / word]
         elif top == "floe":
-            places = [ROOT / "src" / word]
+            places = [ROOT / "src" / word, ROOT / "src" / f"{word}.in"]  # the second: a header that is generated
         elif top in tops:
             # A module's part (`comm/gloo_stub`), a header with its source (`core/log`), or a file.
             places = [FLOE / word, *FLOE.glob(word + ".*"), ROOT / "tests" / word]

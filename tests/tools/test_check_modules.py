@@ -11,19 +11,20 @@ ROOT = Path(os.environ.get("FLOE_SOURCE_DIR", Path(__file__).resolve().parents[2
 
 MAP = """\
 # The map of a small tree.
-floe_module(core)
-floe_module(io USES core LIBS z)
+floe_module(core ENGINE)
+floe_module(io ENGINE USES core LIBS z)
 floe_module(launch USES core)
 floe_module(watch/metrics USES core)
 floe_module(watch/sinks USES core watch/metrics)
 
 floe_module(comm TORCH USES core launch)
-floe_module(nn TORCH USES core io)
+floe_module(nn TORCH ENGINE USES core io)
 floe_module(shard TORCH USES core comm nn)
 """
 
 FILES = {
-    "core/error.h": "",
+    "core/error.h": '#include "floe/version.h"',
+    "version.h.in": "",
     "io/file/file.h": '#include "floe/core/error.h"',
     "io/tar/tar.cc": '#include "floe/io/file/file.h"',
     "launch/launch.h": '#include "floe/core/error.h"',
@@ -102,6 +103,7 @@ def test_a_planted_violation_is_found(tree, path, line, complaint):
     [
         ("floe_module(new USES late)", "", "new uses late, which does not stand above it"),
         ("floe_module(new USES comm)", '#include "floe/comm/group.h"', "is not TORCH itself"),
+        ("floe_module(new ENGINE USES launch)", '#include "floe/launch/launch.h"', "new is of the ENGINE, but uses launch"),
         ("floe_module(new)\nfloe_module(empty)", "", "empty is no folder with sources in it"),
         ("floe_module(new)\nfloe_module(new)", "", "new stands there twice"),
     ],

@@ -4,7 +4,7 @@
 
 #include "floe/cli/command.h"
 #include "floe/core/names.h"
-#include "floe/core/version.h"
+#include "floe/version.h"
 
 namespace floe::cli {
 namespace {

@@ -26,8 +26,8 @@
 #include "floe/comm/world.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
-#include "floe/core/version.h"
 #include "floe/launch/launch.h"
+#include "floe/version.h"
 
 namespace floe::cli {
 namespace {

@@ -1,0 +1,90 @@
+# LibTorch as a hand-made target: find_package(Torch) demands a CUDA toolkit for the wheel of PyPI, this
+# does not. Used by floe's own build and, installed, by find_package(floe).
+
+# floe_find_torch(FOLDER PROBLEM): the torch folder, the one with include/ and lib/, or one sentence that says
+# why there is none. FLOE_TORCH (a variable, else of the environment) decides alone; else, in this order,
+# Torch_DIR, CMAKE_PREFIX_PATH (variable and environment), and the torch of the python3 that is on PATH.
+function(floe_find_torch folder problem)
+  set(${problem} "" PARENT_SCOPE)
+  set(looked "")
+  if(NOT FLOE_TORCH AND DEFINED ENV{FLOE_TORCH})
+    set(FLOE_TORCH $ENV{FLOE_TORCH})
+  endif()
+  if(FLOE_TORCH)
+    if(EXISTS ${FLOE_TORCH}/include/ATen/core/Tensor.h)
+      get_filename_component(found ${FLOE_TORCH} ABSOLUTE)
+      set(${folder} ${found} PARENT_SCOPE)
+    else()
+      set(${problem} "FLOE_TORCH='${FLOE_TORCH}' is no LibTorch folder: pass -DFLOE_TORCH=DIR with DIR/include and DIR/lib." PARENT_SCOPE)
+    endif()
+    return()
+  endif()
+  # Torch_DIR and torch.utils.cmake_prefix_path lie in share/cmake of the folder.
+  set(hints ${Torch_DIR} $ENV{Torch_DIR} ${CMAKE_PREFIX_PATH})
+  string(REPLACE ":" ";" of_environment "$ENV{CMAKE_PREFIX_PATH}")
+  foreach(hint ${hints} ${of_environment})
+    foreach(up "" /.. /../.. /../../..)
+      if(EXISTS ${hint}${up}/include/ATen/core/Tensor.h)
+        get_filename_component(found ${hint}${up} ABSOLUTE)
+        set(${folder} ${found} PARENT_SCOPE)
+        return()
+      endif()
+    endforeach()
+  endforeach()
+  find_program(FLOE_PYTHON3 python3 NO_CACHE)
+  if(FLOE_PYTHON3)
+    # Without importing it, which takes seconds.
+    execute_process(COMMAND ${FLOE_PYTHON3} -c
+      "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+      OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    if(found AND EXISTS ${found}/include/ATen/core/Tensor.h)
+      set(${folder} ${found} PARENT_SCOPE)
+      return()
+    endif()
+    set(looked ", and ${FLOE_PYTHON3} has no package torch")
+  endif()
+  set(${problem} "There is no LibTorch: FLOE_TORCH is not set, Torch_DIR and CMAKE_PREFIX_PATH lead to none${looked}; pass -DFLOE_TORCH=DIR, the folder with include/ and lib/." PARENT_SCOPE)
+endfunction()
+
+# floe_torch_version(FOLDER VERSION): such as 2.11.0; from its headers. Empty: they do not say.
+function(floe_torch_version folder version)
+  set(parts "")
+  foreach(header torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+    foreach(part MAJOR MINOR PATCH)
+      if(EXISTS ${folder}/include/${header})
+        file(STRINGS ${folder}/include/${header} line REGEX "define TORCH_VERSION_${part} ")
+        if(line MATCHES "([0-9]+)$")
+          list(APPEND parts ${CMAKE_MATCH_1})
+        endif()
+      endif()
+    endforeach()
+    if(parts)
+      break()
+    endif()
+  endforeach()
+  list(JOIN parts . parts)
+  set(${version} "${parts}" PARENT_SCOPE)
+endfunction()
+
+# floe_add_torch(TARGET FOLDER CUDA [IMPORTED]): the target that has LibTorch's headers and libraries.
+function(floe_add_torch target folder cuda)
+  add_library(${target} INTERFACE ${ARGN})
+  target_include_directories(${target} SYSTEM INTERFACE
+    ${folder}/include ${folder}/include/torch/csrc/api/include)
+  # Without NDEBUG some torch headers change the layout of their classes and break at run time.
+  target_compile_definitions(${target} INTERFACE NDEBUG)
+  target_link_directories(${target} INTERFACE ${folder}/lib)
+  target_link_options(${target} INTERFACE -Wl,-rpath,${folder}/lib)
+  target_link_libraries(${target} INTERFACE torch_cpu c10)
+  if(cuda)
+    file(GLOB nccl_include ${folder}/../nvidia/nccl/include ${folder}/../nvidia/*/include/nccl.h)
+    list(GET nccl_include 0 nccl_include)
+    if(nccl_include MATCHES "nccl.h$")
+      get_filename_component(nccl_include ${nccl_include} DIRECTORY)
+    endif()
+    target_include_directories(${target} SYSTEM INTERFACE ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})
+    target_compile_definitions(${target} INTERFACE FLOE_CUDA=1 USE_C10D_NCCL)
+    # libtorch_cuda registers its kernels when it is loaded; nothing refers to it by symbol.
+    target_link_libraries(${target} INTERFACE -Wl,--no-as-needed torch_cuda c10_cuda -Wl,--as-needed CUDA::cudart)
+  endif()
+endfunction()
