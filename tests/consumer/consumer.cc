@@ -9,10 +9,13 @@
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
-#include <exception>
+#include <iterator>
+#include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "floe/engine.h"

@@ -7,6 +7,9 @@
 #include <torch/optim/adamw.h>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numbers>
