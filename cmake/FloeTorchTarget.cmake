@@ -31,7 +31,7 @@ function(floe_find_torch folder problem)
       endif()
     endforeach()
   endforeach()
-  find_program(FLOE_PYTHON3 python3 NO_CACHE)
+  find_program(FLOE_PYTHON3 python3 NO_CACHE NO_DEFAULT_PATH PATHS ENV PATH)
   if(FLOE_PYTHON3)
     # Without importing it, which takes seconds.
     execute_process(COMMAND ${FLOE_PYTHON3} -c

@@ -184,25 +184,28 @@ def without_python(tmp_path):
     return str(folder)
 
 
+def python_with(tmp_path, torch=None):
+    """A PATH with a python3 that has this torch, or none, and nothing else."""
+    folder = tmp_path / "python"
+    folder.mkdir()
+    if torch:
+        (folder / "torch").symlink_to(torch)
+    script = f"#!/bin/sh\nPYTHONPATH={folder} exec {shutil.which('python3')} -S \"$@\"\n"
+    (folder / "python3").write_text(script)
+    (folder / "python3").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
 def test_no_torch_is_one_sentence(prefix, tmp_path):
     said = probe(tmp_path, prefix, env={"PATH": without_python(tmp_path)})
     assert "There is no LibTorch: FLOE_TORCH is not set, Torch_DIR and CMAKE_PREFIX_PATH lead to none; pass" in said
+    said = probe(tmp_path, prefix, env=python_with(tmp_path))
+    assert f"lead to none, and {tmp_path}/python/python3 has no package torch; pass -DFLOE_TORCH=DIR" in said
 
 
 def test_a_folder_that_is_no_torch_is_one_sentence(prefix, tmp_path):
     said = probe(tmp_path, prefix, f"-DFLOE_TORCH={tmp_path}/nothing")
     assert f"FLOE_TORCH='{tmp_path}/nothing' is no LibTorch folder: pass -DFLOE_TORCH=DIR" in said
-
-
-def python_with(tmp_path, torch):
-    """A python3 whose torch lies there, the real interpreter."""
-    folder = tmp_path / "python"
-    folder.mkdir()
-    (folder / "torch").symlink_to(torch)
-    script = f"#!/bin/sh\nPYTHONPATH={folder} exec {shutil.which('python3')} -S \"$@\"\n"
-    (folder / "python3").write_text(script)
-    (folder / "python3").chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 @pytest.mark.parametrize("where", ["FLOE_TORCH", "environment", "Torch_DIR", "CMAKE_PREFIX_PATH", "python"])
