@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "floe/config/yaml.h"
 #include "floe/core/bytes.h"
 #include "floe/schema/yaml_text.h"
 #include "tests/config/expect_error.h"

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "floe/config/load.h"
+#include "floe/config/yaml.h"
 #include "tests/config/expect_error.h"
 #include "tests/config/sample_config.h"
 

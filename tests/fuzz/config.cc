@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "floe/config/load.h"
+#include "floe/config/yaml.h"
 #include "floe/schema/yaml_text.h"
 #include "tests/config/sample_config.h"
 

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "floe/config/load.h"
+#include "floe/config/yaml.h"
 #include "tests/config/sample_config.h"
 
 namespace {

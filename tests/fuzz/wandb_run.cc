@@ -1,6 +1,7 @@
 // Any bytes as the metrics of an earlier start: a run resumes from them, or they are refused.
 #include <cstdint>
 
+#include "floe/config/yaml.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/observe/sinks/sink.h"

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "floe/config/yaml.h"
 #include "floe/core/error.h"
 #include "floe/observe/metrics/jsonl_reader.h"
 #include "floe/observe/metrics/progress.h"

@@ -14,6 +14,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "floe/config/yaml.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/io/file/file.h"
