@@ -8,19 +8,47 @@
 #include <vector>
 
 #include "floe/core/error.h"
+#include "floe/schema/codec.h"
 
 namespace floe::cli {
 
 using Args = std::vector<std::string>;
 
+// A row of a command's options: what the command takes, what its help page says and what shells
+// complete. A row whose name has no dash is only said on the help page; one without a name leaves a
+// line empty there.
+struct OptionRow {
+  std::string name;  // with its dashes
+  // What stands behind it on the help page; empty: it takes no value. FILE, FOLDER, DIR, PATH and
+  // PATTERN complete to paths, fp32|bf16 to these words (Note [What shells complete]).
+  std::string value;
+  std::string help;  // a row that takes part but is nobody's business has none
+  bool repeats = false;
+};
+inline constexpr bool kRepeats = true;
+
+// Keys of a configuration that a command takes as key=value.
+struct KeySection {
+  std::string heading;  // on the help page; empty: not listed there
+  std::vector<config::FieldInfo> fields;
+};
+
 struct Command {
   std::string_view name;
   std::string_view summary;  // one line, for the list of commands
-  std::string_view help;     // the whole page: usage, options, an example
+  std::string_view about;    // begins the help page: usage, what the command does
+  std::vector<OptionRow> options = {};
+  std::string_view closing = {};  // behind the options: examples
+  std::string_view words = {};    // what its words are, as OptionRow::value, or COMMAND
+  std::vector<KeySection> (*keys)() = nullptr;
   // Gets what stands behind the command's name. A result goes to stdout. Throws floe::Error.
   Exit (*run)(const Args& args);
 };
 
+// What `floe COMMAND --help` prints.
+std::string help_page(const Command& command);
+
+extern const Command kCompletionCommand;
 extern const Command kConvertCommand;
 extern const Command kDemoCommand;
 extern const Command kDiffCommand;

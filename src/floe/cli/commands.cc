@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <csignal>
 #include <iomanip>
 #include <iostream>
+#include <sstream>
 
 #include "floe/cli/command.h"
 #include "floe/core/names.h"
@@ -23,13 +25,13 @@ Exit show_help(const Args& args) {
   require<ConfigError>(args.size() <= 1, "help takes one command's name, got '", join(args, " "),
                        "'");
   if (!args.empty()) {
-    std::cout << find_command(args[0]).help;
+    std::cout << help_page(find_command(args[0]));
     return Exit::done;
   }
   std::cout << "floe trains partly frozen models, every byte of their state sharded over ranks.\n\n"
                "usage: floe COMMAND ...\n\n";
   for (const Command* command : commands())
-    std::cout << "  " << std::left << std::setw(10) << command->name << command->summary << "\n";
+    std::cout << "  " << std::left << std::setw(12) << command->name << command->summary << "\n";
   std::cout << "\n'floe COMMAND --help' tells more about one of them.\n";
   return Exit::done;
 }
@@ -40,27 +42,79 @@ Exit show_version(const Args& args) {
   return Exit::done;
 }
 
+constexpr std::size_t kWidth = 104;  // of a help page
+
+// Text in lines behind a margin; the first line stands where the output is now.
+std::string wrapped(const std::string& text, std::size_t margin) {
+  std::string out;
+  std::size_t column = margin;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (column > margin && column + 1 + word.size() > kWidth) {
+      out += "\n" + std::string(margin, ' ');
+      column = margin;
+    } else if (column > margin) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  return out;
+}
+
+std::string shown(const OptionRow& row) {
+  return row.value.empty() ? row.name : row.name + " " + row.value;
+}
+
+std::string option_rows(const std::vector<OptionRow>& rows) {
+  std::size_t widest = 0;
+  for (const OptionRow& row : rows) widest = std::max(widest, shown(row).size());
+  std::string out;
+  for (const OptionRow& row : rows) {
+    if (row.name.empty()) out += "\n";
+    if (row.help.empty()) continue;
+    const std::string name = shown(row);
+    out += str("  ", name, std::string(widest - name.size() + 3, ' '),
+               wrapped(row.help, widest + 5), "\n");
+  }
+  return out;
+}
+
 }  // namespace
+
+std::string help_page(const Command& command) {
+  std::string page(command.about);
+  if (!command.options.empty()) page += "\n" + option_rows(command.options);
+  if (!command.closing.empty()) page += str("\n", command.closing);
+  if (command.keys)
+    for (const KeySection& section : command.keys())
+      if (!section.heading.empty())
+        page += str("\n", section.heading, "\n", config::help_text(section.fields));
+  return page;
+}
 
 const Command kHelpCommand{
     .name = "help",
     .summary = "this list, or what one command does",
-    .help = "usage: floe help [COMMAND]\n",
+    .about = "usage: floe help [COMMAND]\n",
+    .words = "COMMAND",
     .run = show_help,
 };
 
 const Command kVersionCommand{
     .name = "version",
     .summary = "the version of this program",
-    .help = "usage: floe version\n",
+    .about = "usage: floe version\n",
     .run = show_version,
 };
 
 const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> table{
-      &kTrainCommand,  &kLaunchCommand, &kPlanCommand,    &kReportCommand,   &kInspectCommand,
-      &kExportCommand, &kDiffCommand,   &kForwardCommand, &kGenerateCommand, &kConvertCommand,
-      &kDoctorCommand, &kDemoCommand,   &kHelpCommand,    &kVersionCommand,
+      &kTrainCommand,   &kLaunchCommand, &kPlanCommand,    &kReportCommand,
+      &kInspectCommand, &kExportCommand,  &kDiffCommand,   &kForwardCommand, &kGenerateCommand,
+      &kConvertCommand, &kDoctorCommand, &kDemoCommand,    &kCompletionCommand,
+      &kHelpCommand,    &kVersionCommand,
   };
   return table;
 }

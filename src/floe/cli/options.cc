@@ -8,15 +8,29 @@
 #include "floe/core/names.h"
 
 namespace floe::cli {
+namespace {
 
-Options::Options(const std::string& command, const Args& args, const std::vector<OptionSpec>& known)
-    : command_(command) {
+const OptionRow& find_option(const Command& command, const std::string& name) {
   std::vector<std::string> names;
-  for (const OptionSpec& spec : known) names.push_back(spec.name);
+  for (const OptionRow& row : command.options) {
+    if (row.name == name) return row;
+    if (row.name.starts_with("-") && !row.help.empty()) names.push_back(row.name);
+  }
+  const std::string hint = did_you_mean(name, names);
+  throw ConfigError(
+      str(command.name, ": there is no option '", name, "'",
+          hint.empty() ? str("; 'floe ", command.name, " --help' lists them") : hint));
+}
+
+}  // namespace
+
+Options::Options(const Command& command, const Args& args, Order order, std::string_view last)
+    : command_(command.name) {
   bool only_words = false;
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (only_words || !args[i].starts_with("-") || args[i] == "-") {
       words_.push_back(args[i]);
+      only_words = only_words || order == Order::leading;
       continue;
     }
     if (args[i] == "--") {
@@ -25,21 +39,16 @@ Options::Options(const std::string& command, const Args& args, const std::vector
     }
     const auto equals = args[i].find('=');
     const std::string name = args[i].substr(0, equals);
-    const auto spec = std::find_if(known.begin(), known.end(),
-                                   [&](const OptionSpec& option) { return option.name == name; });
-    if (spec == known.end()) {
-      const std::string hint = did_you_mean(name, names);
-      throw ConfigError(str(command, ": there is no option '", name, "'",
-                            hint.empty() ? str("; 'floe ", command, " --help' lists them") : hint));
-    }
-    require<ConfigError>(spec->repeats || !has(name), command, ": ", name, " is given twice");
+    const OptionRow& row = find_option(command, name);
+    require<ConfigError>(row.repeats || !has(name), command_, ": ", name, " is given twice");
     std::string value;
-    if (!spec->takes_value) {
-      require<ConfigError>(equals == std::string::npos, command, ": ", name, " takes no value");
+    if (row.value.empty()) {
+      require<ConfigError>(equals == std::string::npos, command_, ": ", name, " takes no value");
+      only_words = only_words || name == last;
     } else if (equals != std::string::npos) {
       value = args[i].substr(equals + 1);
     } else {
-      require<ConfigError>(i + 1 < args.size(), command, ": ", name, " needs a value");
+      require<ConfigError>(i + 1 < args.size(), command_, ": ", name, " needs a value behind it");
       value = args[++i];
     }
     values_[name].push_back(value);

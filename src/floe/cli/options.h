@@ -10,17 +10,16 @@
 
 namespace floe::cli {
 
-struct OptionSpec {
-  std::string name;  // with its dashes
-  bool takes_value = false;
-  bool repeats = false;
-};
-
 class Options {
  public:
-  // Throws ConfigError for an unknown option (with the nearest name), a missing value, or one given
-  // twice. Everything behind `--` is a word.
-  Options(const std::string& command, const Args& args, const std::vector<OptionSpec>& known);
+  // anywhere: options and words in any order, everything behind `--` is a word. leading: what
+  // stands behind the first word, `--` or the option `last` is another command's and left alone.
+  enum class Order { anywhere, leading };
+
+  // Throws ConfigError for an option that is not among the command's (with the nearest name), a
+  // missing value, or one given twice.
+  Options(const Command& command, const Args& args, Order order = Order::anywhere,
+          std::string_view last = {});
 
   const Args& words() const { return words_; }
   bool has(const std::string& name) const { return values_.contains(name); }

@@ -290,6 +290,8 @@ std::string as_shards(const std::string& path) {
   return join(tars, "::");
 }
 
+std::vector<KeySection> keys_of_a_run() { return {{"", config::fields_of<train::RunConfig>()}}; }
+
 Words split_words(const Args& words) {
   Words split;
   for (const std::string& word : words)

@@ -51,6 +51,8 @@ struct Words {
   Args paths, changes;
 };
 Words split_words(const Args& words);
+// The keys of such changes, which help pages do not list again.
+std::vector<KeySection> keys_of_a_run();
 
 // A path as a command takes it.
 struct Located {

@@ -48,7 +48,22 @@ void add_tables(const std::string& section, const std::string& help,
       add_tables(join_keys(section, field.key), field.help, field.children, out);
 }
 
+void add_keys(const std::string& section, const std::vector<FieldInfo>& fields,
+              std::vector<KeyInfo>& out) {
+  for (const FieldInfo& field : fields) {
+    const std::string key = join_keys(section, field.key);
+    out.push_back({key, &field});
+    add_keys(key, field.children, out);
+  }
+}
+
 }  // namespace
+
+std::vector<KeyInfo> all_keys(const std::vector<FieldInfo>& fields) {
+  std::vector<KeyInfo> keys;
+  add_keys("", fields, keys);
+  return keys;
+}
 
 std::vector<FieldInfo> with_prefix(const std::string& prefix, std::vector<FieldInfo> fields) {
   for (FieldInfo& field : fields) field.key = join_keys(prefix, field.key);

@@ -27,8 +27,18 @@ struct FieldInfo {
   std::string default_text;  // as YAML; empty when required
   std::string help;          // one sentence without a full stop
   bool required = false;
-  std::vector<FieldInfo> children;  // of a section
+  std::vector<std::string> choices;  // every value it may have, where these have names
+  std::vector<FieldInfo> children;   // of a section
 };
+
+// A field under its full key, "train.clip.norm".
+struct KeyInfo {
+  std::string key;
+  const FieldInfo* field = nullptr;
+};
+// What can be set, in the order of the schema: blocks first, then what is in them. The fields must
+// outlive it.
+std::vector<KeyInfo> all_keys(const std::vector<FieldInfo>& fields);
 
 // The children of a list or of a block by name, keyed from their container.
 std::vector<FieldInfo> with_prefix(const std::string& prefix, std::vector<FieldInfo> fields);
@@ -193,6 +203,27 @@ struct Codec<T> : Leaf {
   static Value write(T value, Write) {
     const std::string_view name = enum_name(value);
     return name.empty() ? Value() : Value(std::string(name));
+  }
+};
+
+// The names of all values of a type that has them; none for any other type.
+template <class T>
+struct Choices {
+  static std::vector<std::string> names() {
+    if constexpr (NamedEnum<T>)
+      return Codec<T>::names();
+    else if constexpr (std::same_as<T, bool>)
+      return {"true", "false"};
+    else
+      return {};
+  }
+};
+template <class T>
+struct Choices<std::optional<T>> {
+  static std::vector<std::string> names() {
+    auto names = Choices<T>::names();
+    if (!names.empty()) names.emplace_back("null");
+    return names;
   }
 };
 

@@ -86,6 +86,7 @@ class Field {
   // Named as in the configuration; works for strings, dtypes and lists of them.
   Field& one_of(const std::vector<std::string>& names) {
     const std::string text = "one of " + join(names);
+    info_->choices = names;
     rule(text, "be " + text, [names](const F& field) {
       return holds_for_all(field, [&](const auto& item) {
         const Value value = Codec<std::decay_t<decltype(item)>>::write(item, Write::all);
@@ -152,6 +153,7 @@ class Schema {
     bound.info.key = name;
     bound.info.help = help;
     bound.info.type = without_article(Codec<F>::type().one);
+    bound.info.choices = Choices<F>::names();
     bound.read = [reach, rules](const Value& value, T& object, const Place& place) {
       if (!Codec<F>::read(value, reach(object), place)) return;
       for (const Rule<F>& rule : *rules)

@@ -18,38 +18,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::string_view kHelp =
-    R"(usage: floe convert mmc4 --zips PATTERN --images DIR --out DIR [options]
-
-Raw MMC4 to tar shards for training: one member KEY.json per document, its pictures inside as JPEG in
-base64 ("image_base64" in "image_info"). Zip number i of the list (counted from 0) has its pictures in
-IMAGES/i. A picture that is missing or unreadable is left out of its document.
-
-Shards OUT/000000000.tar ... appear when they are whole. After an interruption the same command goes on
-behind the last whole shard; the result is the same as without one. A new shard begins after a number
-of zips (when it divides them evenly, the last shard is empty), of documents, or of bytes.
-
-  --zips PATTERN             zips of JSON lines, with braces: 'mmc4/shard_{0..23098}.zip'
-  --images DIR               folder of the pictures
-  --out DIR                  folder of the shards; made if it is not there
-  --files-per-shard N        zips per shard (1000)
-  --documents-per-shard N    most documents per shard (100000)
-  --bytes-per-shard SIZE     most bytes of documents per shard (3GB)
-  --threads N                pictures are converted by N threads (all cores)
-  --json                     the counts as JSON
-
-  floe convert mmc4 --zips 'raw/shard_{0..99}.zip' --images raw/images --out shards
-)";
-
-const std::vector<OptionSpec> kOptions{{"--zips", true},
-                                       {"--images", true},
-                                       {"--out", true},
-                                       {"--files-per-shard", true},
-                                       {"--documents-per-shard", true},
-                                       {"--bytes-per-shard", true},
-                                       {"--threads", true},
-                                       {"--json"}};
-
 // One line that changes on a terminal; elsewhere a line per shard and per half a minute.
 class ProgressLine {
  public:
@@ -123,7 +91,7 @@ convert::ConvertOptions read_options(const Options& options) {
 }
 
 Exit run(const Args& args) {
-  const Options options("convert", args, kOptions);
+  const Options options(kConvertCommand, args);
   require<ConfigError>(options.words() == Args{"mmc4"},
                        "convert: say what to convert: floe convert mmc4 ..., got '",
                        join(options.words(), " "), "'");
@@ -146,7 +114,31 @@ Exit run(const Args& args) {
 const Command kConvertCommand{
     .name = "convert",
     .summary = "raw MMC4 to tar shards",
-    .help = kHelp,
+    .about = R"(usage: floe convert mmc4 --zips PATTERN --images DIR --out DIR [options]
+
+Raw MMC4 to tar shards for training: one member KEY.json per document, its pictures inside as JPEG in
+base64 ("image_base64" in "image_info"). Zip number i of the list (counted from 0) has its pictures in
+IMAGES/i. A picture that is missing or unreadable is left out of its document.
+
+Shards OUT/000000000.tar ... appear when they are whole. After an interruption the same command goes on
+behind the last whole shard; the result is the same as without one. A new shard begins after a number
+of zips (when it divides them evenly, the last shard is empty), of documents, or of bytes.
+)",
+    .options =
+        {
+            {"--zips", "PATTERN", "zips of JSON lines, with braces: 'mmc4/shard_{0..23098}.zip'"},
+            {"--images", "DIR", "folder of the pictures"},
+            {"--out", "DIR", "folder of the shards; made if it is not there"},
+            {"--files-per-shard", "N", "zips per shard (1000)"},
+            {"--documents-per-shard", "N", "most documents per shard (100000)"},
+            {"--bytes-per-shard", "SIZE", "most bytes of documents per shard (3GB)"},
+            {"--threads", "N", "pictures are converted by N threads (all cores)"},
+            {"--json", "", "the counts as JSON"},
+        },
+    .closing =
+        R"(  floe convert mmc4 --zips 'raw/shard_{0..99}.zip' --images raw/images --out shards
+)",
+    .words = "mmc4",
     .run = run,
 };
 

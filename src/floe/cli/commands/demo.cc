@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Exit run(const Args& args) {
-  const Options options("demo", args, {});
+  const Options options(kDemoCommand, args);
   require<ConfigError>(options.words().size() <= 1,
                        "demo takes at most one folder to work in: floe demo [FOLDER]");
   const fs::path script = fs::path(own_configs()).parent_path() / "examples/demo.sh";
@@ -42,7 +42,7 @@ Exit run(const Args& args) {
 const Command kDemoCommand{
     .name = "demo",
     .summary = "a small model trained, stopped, resumed, exported and used, in a minute or two",
-    .help = R"(usage: floe demo [FOLDER]
+    .about = R"(usage: floe demo [FOLDER]
 
 Shows floe at work on two ranks of this machine's processor: makes a small data set, trains a language
 model and then a Flamingo with it, kills that run and goes on with it, exports what was trained, asks
@@ -53,6 +53,7 @@ demo-lm and demo-data; those of an earlier demo are replaced.
   floe demo
   floe demo /tmp/first-look
 )",
+    .words = "FOLDER",
     .run = run,
 };
 

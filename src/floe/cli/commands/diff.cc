@@ -174,32 +174,6 @@ nlohmann::ordered_json diffs_json(const TensorDiffs& diffs) {
   return {{"equal", diffs.equal()}, {"num_equal", diffs.num_equal}, {"differences", list}};
 }
 
-constexpr std::string_view kHelp =
-    R"(usage: floe diff A B [key=value] [options]
-
-Where the tensors of A and B differ: those that only one has, shapes, types, and values, with the number
-of elements that differ and the greatest difference. A and B may be of different kinds: run folders (their
-newest checkpoint), checkpoints, files of torch.save or safetensors, exported folders, and YAMLs with a
-model. What is no tensor is not compared.
-
-Two checkpoints are compared with all their tensors. A run stands for the weights of its newest checkpoint.
-Where one is a whole model (an exported folder, a YAML) and the other says of which model it is, both are
-compared as whole models: what a checkpoint does not hold comes from the files of its run.
-
-Ends with 0 when they are equal, with 1 when they differ.
-
-  --tolerance X   elements that differ by at most X count as equal (0)
-  --weights       only the weights of training states, without the prefixes of trainers
-  --json          one object: equal, num_equal, differences
-  key=value       changes the model of a YAML (also ++key=value, ~key), or of both where neither is one:
-                  where the files of a run have moved, model.lm=PATH says where they are
-
-  floe diff runs/a runs/b
-  floe diff runs/a/checkpoints/step_100 exported --tolerance 1e-6
-)";
-
-const std::vector<OptionSpec> kOptions{{"--tolerance", true}, {"--weights"}, {"--json"}};
-
 bool is_whole(const Located& located) {
   return located.kind == PathKind::yaml ||
          (located.kind == PathKind::model && is_known_model(located.path));
@@ -228,7 +202,7 @@ std::shared_ptr<const TensorSource> open(const Located& located, bool weights) {
 }
 
 Exit run(const Args& args) {
-  const Options options("diff", args, kOptions);
+  const Options options(kDiffCommand, args);
   const Words words = split_words(options.words());
   require<ConfigError>(words.paths.size() == 2, "diff: name two things to compare: floe diff A B");
   const double tolerance = options.number("--tolerance", 0);
@@ -261,7 +235,34 @@ Exit run(const Args& args) {
 const Command kDiffCommand{
     .name = "diff",
     .summary = "where two runs, checkpoints or models differ",
-    .help = kHelp,
+    .about = R"(usage: floe diff A B [key=value] [options]
+
+Where the tensors of A and B differ: those that only one has, shapes, types, and values, with the number
+of elements that differ and the greatest difference. A and B may be of different kinds: run folders (their
+newest checkpoint), checkpoints, files of torch.save or safetensors, exported folders, and YAMLs with a
+model. What is no tensor is not compared.
+
+Two checkpoints are compared with all their tensors. A run stands for the weights of its newest checkpoint.
+Where one is a whole model (an exported folder, a YAML) and the other says of which model it is, both are
+compared as whole models: what a checkpoint does not hold comes from the files of its run.
+
+Ends with 0 when they are equal, with 1 when they differ.
+)",
+    .options =
+        {
+            {"--tolerance", "X", "elements that differ by at most X count as equal (0)"},
+            {"--weights", "",
+             "only the weights of training states, without the prefixes of trainers"},
+            {"--json", "", "one object: equal, num_equal, differences"},
+            {"key=value", "",
+             "changes the model of a YAML (also ++key=value, ~key), or of both where neither is "
+             "one: where the files of a run have moved, model.lm=PATH says where they are"},
+        },
+    .closing = R"(  floe diff runs/a runs/b
+  floe diff runs/a/checkpoints/step_100 exported --tolerance 1e-6
+)",
+    .words = "PATH",
+    .keys = keys_of_a_run,
     .run = run,
 };
 

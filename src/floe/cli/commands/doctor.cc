@@ -227,19 +227,8 @@ void communicate_as_rank() {
                      "collectives gave wrong numbers: gathered ", last, ", summed ", sum);
 }
 
-constexpr std::string_view kHelp =
-    R"(usage: floe doctor [--json]
-
-Looks at this machine the way a training run would: versions, devices, backends, libraries, network
-interfaces, limits, the environment of launchers, and two ranks that really communicate. Every line is
-'ok', 'note' or 'problem'; a problem says what to do. Exit code 1 when there is one.
-
-  --json      the findings as JSON
-  --no-ranks  without starting the two ranks
-)";
-
 Exit run(const Args& args) {
-  const Options options("doctor", args, {{"--json"}, {"--no-ranks"}, {"--as-rank"}});
+  const Options options(kDoctorCommand, args);
   require<ConfigError>(options.words().empty(), "doctor takes no arguments, got '",
                        join(options.words(), " "), "'");
   if (options.has("--as-rank")) {
@@ -276,7 +265,18 @@ Exit run(const Args& args) {
 const Command kDoctorCommand{
     .name = "doctor",
     .summary = "what is wrong with this machine, and what to do",
-    .help = kHelp,
+    .about = R"(usage: floe doctor [--json]
+
+Looks at this machine the way a training run would: versions, devices, backends, libraries, network
+interfaces, limits, the environment of launchers, and two ranks that really communicate. Every line is
+'ok', 'note' or 'problem'; a problem says what to do. Exit code 1 when there is one.
+)",
+    .options =
+        {
+            {"--json", "", "the findings as JSON"},
+            {"--no-ranks", "", "without starting the two ranks"},
+            {"--as-rank", "", ""},  // one of them
+        },
     .run = run,
 };
 

@@ -13,53 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kHelp =
-    R"(usage: floe export MODEL OUT [key=value] [options]
-
-Model-only weights. MODEL is a run folder (its newest checkpoint), a checkpoint (a directory of
-torch.distributed.checkpoint written by floe, FSDP, DDP or Lightning, a file of torch.save or
-safetensors), an exported folder, or a YAML with a model. OUT is a file (.safetensors, .pt, .pth), else a
-folder. Needs neither ranks nor a GPU; whatever the size, memory stays bounded.
-
-A checkpoint of a run of floe becomes a whole model: what it does not have comes from the files that
-the run's configuration names. A language model becomes a Hugging Face folder, a Flamingo the state
-dict of OpenFlamingo. Of other checkpoints the weights are written under their names, without the
-prefixes of trainers (model., module., _orig_mod., _fsdp_wrapped_module.).
-
-  --max-shard-size SIZE   split a folder's weights into files of at most this size (5GB)
-  --dtype NAME            fp32, bf16, fp16 or fp64 for all floating-point tensors; else as they are
-  --ema                   the averages of the weights instead of the weights
-  --trainable-only        what OpenFlamingo keeps: trained parameters and embeddings, its names
-  --merge-lora            add adapters to their weights (the default)
-  --no-merge-lora         only the adapters, as a PEFT folder
-  --raw                   every tensor, optimizer state included, under its flat name
-  --hub-layout            a folder for the Hugging Face hub: with a model card; prints the command
-  --model FILE.yaml       the model, where the checkpoint does not say (as in floe generate)
-  --base FOLDER           a Hugging Face folder whose config.json and tokenizer go along, where the
-                          model is not known
-  --strip-prefix PREFIX   another prefix to take off names; may be repeated
-  --force                 replace OUT
-  key=value               changes the model's configuration (also ++key=value, ~key): where the files
-                          of a run have moved, model.lm=PATH says where they are
-
-  floe export runs/demo out --hub-layout --dtype bf16
-  floe export runs/demo/checkpoints/step_1000 flamingo.pt --trainable-only
-  floe export lightning.ckpt all.safetensors --raw
-)";
-
-const std::vector<OptionSpec> kOptions{{"--max-shard-size", true},
-                                       {"--dtype", true},
-                                       {"--ema"},
-                                       {"--trainable-only"},
-                                       {"--merge-lora"},
-                                       {"--no-merge-lora"},
-                                       {"--raw"},
-                                       {"--hub-layout"},
-                                       {"--model", true},
-                                       {"--base", true},
-                                       {"--strip-prefix", true, true},
-                                       {"--force"}};
-
 void refuse_together(const Options& options, const std::string& one,
                      std::initializer_list<const char*> others) {
   for (const char* other : others)
@@ -153,7 +106,7 @@ void add_card(const ExportRequest& request, const std::optional<UsedModel>& mode
 }
 
 Exit run(const Args& args) {
-  const Options options("export", args, kOptions);
+  const Options options(kExportCommand, args);
   ExportRequest request = request_of(options);
   const Args changes = split_words(options.words()).changes;
   require<ConfigError>(request.force || !path_exists(request.out), "export: '", request.out,
@@ -208,7 +161,50 @@ Exit run(const Args& args) {
 const Command kExportCommand{
     .name = "export",
     .summary = "model-only weights of a run or checkpoint: safetensors, Hugging Face folder, PEFT",
-    .help = kHelp,
+    .about = R"(usage: floe export MODEL OUT [key=value] [options]
+
+Model-only weights. MODEL is a run folder (its newest checkpoint), a checkpoint (a directory of
+torch.distributed.checkpoint written by floe, FSDP, DDP or Lightning, a file of torch.save or
+safetensors), an exported folder, or a YAML with a model. OUT is a file (.safetensors, .pt, .pth), else a
+folder. Needs neither ranks nor a GPU; whatever the size, memory stays bounded.
+
+A checkpoint of a run of floe becomes a whole model: what it does not have comes from the files that
+the run's configuration names. A language model becomes a Hugging Face folder, a Flamingo the state
+dict of OpenFlamingo. Of other checkpoints the weights are written under their names, without the
+prefixes of trainers (model., module., _orig_mod., _fsdp_wrapped_module.).
+)",
+    .options =
+        {
+            {"--max-shard-size", "SIZE",
+             "split a folder's weights into files of at most this size (5GB)"},
+            {"--dtype", "fp32|bf16|fp16|fp64",
+             "the type of all floating-point tensors; else as they are"},
+            {"--ema", "", "the averages of the weights instead of the weights"},
+            {"--trainable-only", "",
+             "what OpenFlamingo keeps: trained parameters and embeddings, its names"},
+            {"--merge-lora", "", "add adapters to their weights (the default)"},
+            {"--no-merge-lora", "", "only the adapters, as a PEFT folder"},
+            {"--raw", "", "every tensor, optimizer state included, under its flat name"},
+            {"--hub-layout", "",
+             "a folder for the Hugging Face hub: with a model card; prints the command"},
+            {"--model", "FILE.yaml",
+             "the model, where the checkpoint does not say (as in floe generate)"},
+            {"--base", "FOLDER",
+             "a Hugging Face folder whose config.json and tokenizer go along, where the model is "
+             "not known"},
+            {"--strip-prefix", "PREFIX", "another prefix to take off names; may be repeated",
+             kRepeats},
+            {"--force", "", "replace OUT"},
+            {"key=value", "",
+             "changes the model's configuration (also ++key=value, ~key): where the files of a run "
+             "have moved, model.lm=PATH says where they are"},
+        },
+    .closing = R"(  floe export runs/demo out --hub-layout --dtype bf16
+  floe export runs/demo/checkpoints/step_1000 flamingo.pt --trainable-only
+  floe export lightning.ckpt all.safetensors --raw
+)",
+    .words = "PATH",
+    .keys = keys_of_a_run,
     .run = run,
 };
 

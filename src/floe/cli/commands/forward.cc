@@ -13,30 +13,6 @@
 namespace floe::cli {
 namespace {
 
-constexpr std::string_view kHelp =
-    R"(usage: floe forward MODEL INPUTS.safetensors OUTPUTS.safetensors [key=value] [options]
-
-One forward pass whose numbers can be compared with those of another system.
-
-INPUTS has lang_x [B, T] (token ids) and may have attention_mask [B, T] (1: real, 0: padding),
-labels [B, T] (-100: none) and, for a model with images, vision_x [B, images, 1, 3, H, W] (float) or
-vision_x_i8 (int8, divided by 64). OUTPUTS gets logits [B, T, V] and, with labels, loss.
-
-  --dtype fp32|bf16|fp16   type of weights and computation (default fp32)
-  --device cpu|cuda        where to compute (default cpu)
-  --stages                 intermediate values as well: vision_tokens, perceiver_out,
-                           layer<i>.gated_cross_attn_out, layer<i>.decoder_out, ...
-  --grads                  gradients of the loss with respect to what trains, as grad.<name>;
-                           the input embedding as a whole table, zero where it is frozen
-  --packed                 leave padding out before computing; logits there are then 0
-
-MODEL is a run folder (its newest checkpoint is used, and named on stderr), a checkpoint, an exported
-folder, or a YAML: a training configuration or its block 'model:' alone. key=value, ++key=value and
-~key change the configuration; where a run's base files have moved: model.lm=PATH.
-
-  floe forward runs/demo inputs.safetensors outputs.safetensors
-)";
-
 class Outputs {
  public:
   void add(const std::string& name, const at::Tensor& value) {
@@ -95,9 +71,7 @@ void add_stages(const models::Stages& stages, std::int64_t rows, std::int64_t sl
 }
 
 Exit run(const Args& args) {
-  const Options options(
-      "forward", args,
-      {{"--dtype", true}, {"--device", true}, {"--stages"}, {"--grads"}, {"--packed"}});
+  const Options options(kForwardCommand, args);
   const Words words = split_words(options.words());
   require<ConfigError>(words.paths.size() == 3,
                        "forward: expected MODEL INPUTS.safetensors OUTPUTS.safetensors, got ",
@@ -170,7 +144,36 @@ Exit run(const Args& args) {
 const Command kForwardCommand{
     .name = "forward",
     .summary = "numbers of one forward pass, to compare with a reference",
-    .help = kHelp,
+    .about =
+        R"(usage: floe forward MODEL INPUTS.safetensors OUTPUTS.safetensors [key=value] [options]
+
+One forward pass whose numbers can be compared with those of another system.
+
+INPUTS has lang_x [B, T] (token ids) and may have attention_mask [B, T] (1: real, 0: padding),
+labels [B, T] (-100: none) and, for a model with images, vision_x [B, images, 1, 3, H, W] (float) or
+vision_x_i8 (int8, divided by 64). OUTPUTS gets logits [B, T, V] and, with labels, loss.
+)",
+    .options =
+        {
+            {"--dtype", "fp32|bf16|fp16", "type of weights and computation (default fp32)"},
+            {"--device", "cpu|cuda", "where to compute (default cpu)"},
+            {"--stages", "",
+             "intermediate values as well: vision_tokens, perceiver_out, "
+             "layer<i>.gated_cross_attn_out, layer<i>.decoder_out, ..."},
+            {"--grads", "",
+             "gradients of the loss with respect to what trains, as grad.<name>; the input "
+             "embedding as a whole table, zero where it is frozen"},
+            {"--packed", "", "leave padding out before computing; logits there are then 0"},
+        },
+    .closing =
+        R"(MODEL is a run folder (its newest checkpoint is used, and named on stderr), a checkpoint, an exported
+folder, or a YAML: a training configuration or its block 'model:' alone. key=value, ++key=value and
+~key change the configuration; where a run's base files have moved: model.lm=PATH.
+
+  floe forward runs/demo inputs.safetensors outputs.safetensors
+)",
+    .words = "PATH",
+    .keys = keys_of_a_run,
     .run = run,
 };
 

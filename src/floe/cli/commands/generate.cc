@@ -143,75 +143,6 @@ std::vector<generation::Prompt> read_prompts(const Options& options, const Loade
   return prompts;
 }
 
-constexpr std::string_view kHelp =
-    R"(usage: floe generate MODEL [key=value] --prompt TEXT [--image FILE ...] [options]
-       floe generate MODEL [key=value] --ids 1,2,3 [--images FILE.safetensors] [options]
-
-Continues text with a model: the tokens that transformers' generate gives, through OpenFlamingo for a
-model with images. Prints the new text (or its ids, without a tokenizer), one line per result.
-
-  --prompt TEXT               text to continue; <image> stands for an image; may repeat
-  --image FILE                JPEG, PNG, WebP or GIF for the next <image>; may repeat
-  --ids IDS                   token ids to continue, such as 1,2,3; may repeat
-  --images FILE               vision_x or vision_x_i8 [prompts, images, 1, 3, H, W] for --ids
-  --pad-id ID                 leave this id out at the start of --ids: it is padding
-
-  --max-new-tokens N          at most so many new tokens (default 20)
-  --min-new-tokens N          no end token before so many (default 0)
-  --eos-id IDS                tokens that end a text, or none (default: <|endofchunk|> for a Flamingo,
-                              else eos_token_id of the language model's files)
-  --repetition-penalty X      above 1: tokens that occurred become less likely (default 1)
-  --no-repeat-ngram-size N    no N tokens in a row twice (default 0: no such rule)
-  --num-return-sequences N    results per prompt (default 1)
-
-  --num-beams N               beam search with N beams (default 1: none)
-  --length-penalty X          score = log-probability / length^X; above 0 favours long texts (default 1)
-  --early-stopping WHEN       true: end with N finished beams; false: when the best open beam is worse
-                              than those; never: when none can get better (default false)
-
-  --sample                    draw tokens instead of taking the most likely
-  --temperature X             below 1: more certain, above 1: more varied (default 1)
-  --top-k N                   draw from the N most likely tokens (default 0: from all)
-  --top-p X                   draw from the most likely that together have this probability (default 1)
-  --seed N                    another seed, other draws (default 0)
-
-  --json                      one JSON object: ids (new ones), sequences (with the prompt), prompt (its
-                              number), scores (beam search, else null), text (with a tokenizer)
-  --dtype fp32|bf16|fp16      type of weights and computation (default fp32)
-  --device cpu|cuda           where to compute (default cpu)
-
-  floe generate runs/demo --prompt '<image>Output:' --image cat.jpg --num-beams 3
-  floe generate runs/demo/checkpoints/step_1000 --prompt '<image>' --image cat.jpg
-  floe generate model.yaml weights=flamingo.pt --ids 1,2,3
-
-MODEL is a run folder (its newest checkpoint is used, and named on stderr), a checkpoint, an exported
-folder, or a YAML: a training configuration or its block 'model:' alone. key=value, ++key=value and
-~key change the configuration; where a run's base files have moved: model.lm=PATH.
-)";
-
-const std::vector<OptionSpec> kOptions{{"--prompt", true, true},
-                                       {"--image", true, true},
-                                       {"--ids", true, true},
-                                       {"--images", true},
-                                       {"--pad-id", true},
-                                       {"--max-new-tokens", true},
-                                       {"--min-new-tokens", true},
-                                       {"--eos-id", true},
-                                       {"--repetition-penalty", true},
-                                       {"--no-repeat-ngram-size", true},
-                                       {"--num-return-sequences", true},
-                                       {"--num-beams", true},
-                                       {"--length-penalty", true},
-                                       {"--early-stopping", true},
-                                       {"--sample"},
-                                       {"--temperature", true},
-                                       {"--top-k", true},
-                                       {"--top-p", true},
-                                       {"--seed", true},
-                                       {"--json"},
-                                       {"--dtype", true},
-                                       {"--device", true}};
-
 constexpr std::int64_t kMost = 1'000'000'000;
 
 generation::EarlyStopping early_stopping(const Options& options) {
@@ -310,7 +241,7 @@ void print_json(const std::vector<generation::Generated>& generated,
 }
 
 Exit run(const Args& args) {
-  const Options options("generate", args, kOptions);
+  const Options options(kGenerateCommand, args);
   const Words words = split_words(options.words());
   require<ConfigError>(
       words.paths.size() == 1,
@@ -348,7 +279,62 @@ Exit run(const Args& args) {
 const Command kGenerateCommand{
     .name = "generate",
     .summary = "text from a model: greedy, beam search or sampling",
-    .help = kHelp,
+    .about = R"(usage: floe generate MODEL [key=value] --prompt TEXT [--image FILE ...] [options]
+       floe generate MODEL [key=value] --ids 1,2,3 [--images FILE.safetensors] [options]
+
+Continues text with a model: the tokens that transformers' generate gives, through OpenFlamingo for a
+model with images. Prints the new text (or its ids, without a tokenizer), one line per result.
+)",
+    .options =
+        {
+            {"--prompt", "TEXT", "text to continue; <image> stands for an image; may repeat",
+             kRepeats},
+            {"--image", "FILE", "JPEG, PNG, WebP or GIF for the next <image>; may repeat",
+             kRepeats},
+            {"--ids", "IDS", "token ids to continue, such as 1,2,3; may repeat", kRepeats},
+            {"--images", "FILE", "vision_x or vision_x_i8 [prompts, images, 1, 3, H, W] for --ids"},
+            {"--pad-id", "ID", "leave this id out at the start of --ids: it is padding"},
+            {},
+            {"--max-new-tokens", "N", "at most so many new tokens (default 20)"},
+            {"--min-new-tokens", "N", "no end token before so many (default 0)"},
+            {"--eos-id", "IDS",
+             "tokens that end a text, or none (default: <|endofchunk|> for a Flamingo, else "
+             "eos_token_id of the language model's files)"},
+            {"--repetition-penalty", "X",
+             "above 1: tokens that occurred become less likely (default 1)"},
+            {"--no-repeat-ngram-size", "N", "no N tokens in a row twice (default 0: no such rule)"},
+            {"--num-return-sequences", "N", "results per prompt (default 1)"},
+            {},
+            {"--num-beams", "N", "beam search with N beams (default 1: none)"},
+            {"--length-penalty", "X",
+             "score = log-probability / length^X; above 0 favours long texts (default 1)"},
+            {"--early-stopping", "true|false|never",
+             "true: end with N finished beams; false: when the best open beam is worse than those; "
+             "never: when none can get better (default false)"},
+            {},
+            {"--sample", "", "draw tokens instead of taking the most likely"},
+            {"--temperature", "X", "below 1: more certain, above 1: more varied (default 1)"},
+            {"--top-k", "N", "draw from the N most likely tokens (default 0: from all)"},
+            {"--top-p", "X",
+             "draw from the most likely that together have this probability (default 1)"},
+            {"--seed", "N", "another seed, other draws (default 0)"},
+            {},
+            {"--json", "",
+             "one JSON object: ids (new ones), sequences (with the prompt), prompt (its number), "
+             "scores (beam search, else null), text (with a tokenizer)"},
+            {"--dtype", "fp32|bf16|fp16", "type of weights and computation (default fp32)"},
+            {"--device", "cpu|cuda", "where to compute (default cpu)"},
+        },
+    .closing = R"(  floe generate runs/demo --prompt '<image>Output:' --image cat.jpg --num-beams 3
+  floe generate runs/demo/checkpoints/step_1000 --prompt '<image>' --image cat.jpg
+  floe generate model.yaml weights=flamingo.pt --ids 1,2,3
+
+MODEL is a run folder (its newest checkpoint is used, and named on stderr), a checkpoint, an exported
+folder, or a YAML: a training configuration or its block 'model:' alone. key=value, ++key=value and
+~key change the configuration; where a run's base files have moved: model.lm=PATH.
+)",
+    .words = "PATH",
+    .keys = keys_of_a_run,
     .run = run,
 };
 

@@ -23,58 +23,6 @@
 namespace floe::cli {
 namespace {
 
-constexpr std::string_view kHelp =
-    R"(usage: floe inspect PATH... [key=value] [options]
-
-What is in a path, in words:
-  tar shards       files, samples, sizes of pictures, lengths of texts, what is dropped and why
-  safetensors, .pt, .bin, model folders       names, types, shapes and sizes of tensors
-  checkpoints      directories and files: the same, and step, world size, parts, files, health
-  run folders      how far the run came, its checkpoints, and the newest of them that is whole
-  YAML             the model of a training configuration, or of its block 'model:' alone; key=value
-                   changes it
-  tokenizer folders or files                  kind, vocabulary, special tokens
-
-Shards are files, folders of tars, patterns ('laion/{00000..00127}.tar', 'mmc4/*.tar'), lists
-(@FILE), s3:// or pipe: commands. They are read in order, without shuffling and without coins, by
-the rules of training.
-
-  --source NAME             laion, mmc4, text or another block of data:; guessed from the first
-                            sample when not given
-  --tokenizer DIR           Hugging Face folder; without it texts are not turned into ids
-  --rules NAME              openflamingo (default) or corrected
-  --max-tokens N            cut texts to N tokens (laion 32, mmc4 256)
-  --text-sim-threshold X    mmc4: least similarity of picture and sentence (0.24)
-  --min-images N            mmc4: fewest <image> marks of a document (1)
-  --max-images N            mmc4: most pictures of a document (6)
-  --limit N                 stop after N samples
-  --samples                 one line per sample instead of a summary
-  --html FILE               a contact sheet: crops, tokens, which of them are learned
-  --png FILE                the crops in one picture
-  --verify                  checkpoints: read every byte and compare it with the checksums
-  --json                    JSON: with --samples one line per sample with shard, key, status, reason,
-                            ids, images, crop_sha256, label_spans; else one object
-
-  floe inspect laion/00000.tar --tokenizer opt-1.3b
-  floe inspect 'mmc4/{000..003}.tar' --samples --source mmc4 --tokenizer opt-1.3b --json
-  floe inspect model.safetensors
-  floe inspect runs/demo/checkpoints/last --verify
-)";
-
-const std::vector<OptionSpec> kOptions{{"--source", true},
-                                       {"--tokenizer", true},
-                                       {"--rules", true},
-                                       {"--max-tokens", true},
-                                       {"--text-sim-threshold", true},
-                                       {"--min-images", true},
-                                       {"--max-images", true},
-                                       {"--limit", true},
-                                       {"--samples"},
-                                       {"--html", true},
-                                       {"--png", true},
-                                       {"--verify"},
-                                       {"--json"}};
-
 template <class Choice>
 std::optional<Choice> choice(const Options& options, const std::string& name,
                              const std::map<std::string, Choice>& choices) {
@@ -206,7 +154,7 @@ void inspect_tokenizer(const std::string& path, bool json) {
 }
 
 Exit run(const Args& args) {
-  const Options options("inspect", args, kOptions);
+  const Options options(kInspectCommand, args);
   const Words words = split_words(options.words());
   const Args& paths = words.paths;
   require<ConfigError>(
@@ -227,10 +175,10 @@ Exit run(const Args& args) {
   }
   require<ConfigError>(!kinds.contains(PathKind::shards),
                        "inspect: shards and other files cannot be inspected together");
-  for (const OptionSpec& spec : kOptions)
-    require<ConfigError>(
-        spec.name == "--json" || spec.name == "--verify" || !options.has(spec.name),
-        "inspect: ", spec.name, " is for tar shards, not for '", paths.front(), "'");
+  for (const OptionRow& row : kInspectCommand.options)
+    require<ConfigError>(row.name == "--json" || row.name == "--verify" || !options.has(row.name),
+                         "inspect: ", row.name, " is for tar shards, not for '", paths.front(),
+                         "'");
   const bool json = options.has("--json"), verify = options.has("--verify");
   for (const auto& path : paths) {
     const PathKind kind = kind_of(path);
@@ -253,7 +201,48 @@ Exit run(const Args& args) {
 const Command kInspectCommand{
     .name = "inspect",
     .summary = "what is in runs, checkpoints, tensor files, models, tar shards or tokenizers",
-    .help = kHelp,
+    .about = R"(usage: floe inspect PATH... [key=value] [options]
+
+What is in a path, in words:
+  tar shards       files, samples, sizes of pictures, lengths of texts, what is dropped and why
+  safetensors, .pt, .bin, model folders       names, types, shapes and sizes of tensors
+  checkpoints      directories and files: the same, and step, world size, parts, files, health
+  run folders      how far the run came, its checkpoints, and the newest of them that is whole
+  YAML             the model of a training configuration, or of its block 'model:' alone; key=value
+                   changes it
+  tokenizer folders or files                  kind, vocabulary, special tokens
+
+Shards are files, folders of tars, patterns ('laion/{00000..00127}.tar', 'mmc4/*.tar'), lists
+(@FILE), s3:// or pipe: commands. They are read in order, without shuffling and without coins, by
+the rules of training.
+)",
+    .options =
+        {
+            {"--source", "NAME",
+             "laion, mmc4, text or another block of data:; guessed from the first sample when not "
+             "given"},
+            {"--tokenizer", "DIR", "Hugging Face folder; without it texts are not turned into ids"},
+            {"--rules", "openflamingo|corrected", "the rules of training to go by (openflamingo)"},
+            {"--max-tokens", "N", "cut texts to N tokens (laion 32, mmc4 256)"},
+            {"--text-sim-threshold", "X", "mmc4: least similarity of picture and sentence (0.24)"},
+            {"--min-images", "N", "mmc4: fewest <image> marks of a document (1)"},
+            {"--max-images", "N", "mmc4: most pictures of a document (6)"},
+            {"--limit", "N", "stop after N samples"},
+            {"--samples", "", "one line per sample instead of a summary"},
+            {"--html", "FILE", "a contact sheet: crops, tokens, which of them are learned"},
+            {"--png", "FILE", "the crops in one picture"},
+            {"--verify", "", "checkpoints: read every byte and compare it with the checksums"},
+            {"--json", "",
+             "JSON: with --samples one line per sample with shard, key, status, reason, ids, "
+             "images, crop_sha256, label_spans; else one object"},
+        },
+    .closing = R"(  floe inspect laion/00000.tar --tokenizer opt-1.3b
+  floe inspect 'mmc4/{000..003}.tar' --samples --source mmc4 --tokenizer opt-1.3b --json
+  floe inspect model.safetensors
+  floe inspect runs/demo/checkpoints/last --verify
+)",
+    .words = "PATH",
+    .keys = keys_of_a_run,
     .run = run,
 };
 

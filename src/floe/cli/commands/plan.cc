@@ -11,39 +11,10 @@
 namespace floe::cli {
 namespace {
 
-constexpr std::string_view kUsage =
-    R"(usage: floe plan CONFIG... [world=N] [key=value] [++key=value] [~key] [--json]
-       floe plan RUN|CHECKPOINT|EXPORTED [world=N] [key=value] [++key=value] [~key] [--json]
-
-What each rank will hold and move, before anything runs: the units and groups of the model, bytes
-per rank between steps and at most, collectives per forward and backward, next to the same model
-unsharded. No memory is taken and no other rank is needed; a model of any size is planned at once.
-The configuration is that of floe train, or the sizes of a decoder (model.type=transformer).
-
-CONFIG is YAML; later files win over earlier ones, the command line over all. strategy=NAME and
-experiment=[NAME, NAME] take strategy/NAME.yaml and experiment/NAME.yaml, looked for beside the
-first CONFIG, in ./configs, then among those that come with floe. A run folder stands for the
-configuration that it was last started with, a checkpoint for the one that it was saved with, an exported
-folder for its model.
-
-  world=N          number of ranks
-  --json           the plan as JSON
-  --print-config   every value of the configuration and where it comes from, instead of a plan
-
-  floe plan my.yaml world=64 strategy=hybrid
-  floe plan runs/demo world=64
-  floe plan my.yaml world=8 strategy.frozen.residency=resident
-  floe plan configs/transformer-7b.yaml world=64 experiment=last_layers
-
-Keys:
-)";
-
-const std::string& help() {
-  static const std::string page =
-      std::string(kUsage) + config::help_text(config::fields_of<plan::RunPlanConfig>()) +
-      "\nKeys of a model that exists only as sizes (model.type=transformer):\n" +
-      config::help_text(config::fields_of<plan::PlanConfig>());
-  return page;
+std::vector<KeySection> keys() {
+  return {{"Keys:", config::fields_of<plan::RunPlanConfig>()},
+          {"Keys of a model that exists only as sizes (model.type=transformer):",
+           config::fields_of<plan::PlanConfig>()}};
 }
 
 // A model without files, by its sizes alone.
@@ -87,7 +58,7 @@ Exit show(const config::Loaded<Config>& loaded, const Options& options) {
 }
 
 Exit run(const Args& args) {
-  const Options options("plan", args, {{"--json"}, {"--print-config"}});
+  const Options options(kPlanCommand, args);
   const config::Layers layers = layers_for(options.words());
   if (is_only_sizes(layers)) return show(plan::load_plan_config(layers), options);
   return show(plan::load_run_plan_config(layers), options);
@@ -98,7 +69,34 @@ Exit run(const Args& args) {
 const Command kPlanCommand{
     .name = "plan",
     .summary = "what each rank will hold and move, before anything runs",
-    .help = help(),
+    .about = R"(usage: floe plan CONFIG... [world=N] [key=value] [++key=value] [~key] [--json]
+       floe plan RUN|CHECKPOINT|EXPORTED [world=N] [key=value] [++key=value] [~key] [--json]
+
+What each rank will hold and move, before anything runs: the units and groups of the model, bytes
+per rank between steps and at most, collectives per forward and backward, next to the same model
+unsharded. No memory is taken and no other rank is needed; a model of any size is planned at once.
+The configuration is that of floe train, or the sizes of a decoder (model.type=transformer).
+
+CONFIG is YAML; later files win over earlier ones, the command line over all. strategy=NAME and
+experiment=[NAME, NAME] take strategy/NAME.yaml and experiment/NAME.yaml, looked for beside the
+first CONFIG, in ./configs, then among those that come with floe. A run folder stands for the
+configuration that it was last started with, a checkpoint for the one that it was saved with, an exported
+folder for its model.
+)",
+    .options =
+        {
+            {"world=N", "", "number of ranks"},
+            {"--json", "", "the plan as JSON"},
+            {"--print-config", "",
+             "every value of the configuration and where it comes from, instead of a plan"},
+        },
+    .closing = R"(  floe plan my.yaml world=64 strategy=hybrid
+  floe plan runs/demo world=64
+  floe plan my.yaml world=8 strategy.frozen.residency=resident
+  floe plan configs/transformer-7b.yaml world=64 experiment=last_layers
+)",
+    .words = "PATH",
+    .keys = keys,
     .run = run,
 };
 

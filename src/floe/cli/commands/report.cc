@@ -11,7 +11,7 @@ namespace floe::cli {
 namespace {
 
 Exit run(const Args& args) {
-  const Options options("report", args, {{.name = "--output", .takes_value = true}});
+  const Options options(kReportCommand, args);
   require<ConfigError>(options.words().size() == 1,
                        "report takes the folder of one run: floe report RUN [--output FILE]");
   const std::filesystem::path folder = options.words().front();
@@ -26,17 +26,20 @@ Exit run(const Args& args) {
 const Command kReportCommand{
     .name = "report",
     .summary = "one HTML page about a run: losses, throughput, memory, units",
-    .help = R"(usage: floe report RUN [--output FILE]
+    .about = R"(usage: floe report RUN [--output FILE]
 
 Writes one HTML page about the run in the folder RUN, and prints its path: summary, loss per source,
 validation, learning rate, gradient norm, throughput, memory by phase, unit tree, settings, warnings.
 The page is whole in itself: it opens without a network, in light and dark. It can be made while the
 run goes on; what is missing or damaged in RUN is said on it.
-
-  --output FILE    where to write it (default: RUN/report.html)
-
-  floe report runs/demo
 )",
+    .options =
+        {
+            {"--output", "FILE", "where to write it (default: RUN/report.html)"},
+        },
+    .closing = R"(  floe report runs/demo
+)",
+    .words = "FOLDER",
     .run = run,
 };
 

@@ -17,32 +17,6 @@
 namespace floe::cli {
 namespace {
 
-constexpr std::string_view kUsage =
-    R"(usage: floe train CONFIG... [key=value] [++key=value] [~key] [--print-config]
-
-Trains a model. One process is one rank: start several with floe launch, torchrun, srun or mpirun.
-
-CONFIG is YAML; later files win over earlier ones, the command line over all. strategy=NAME and
-experiment=[NAME, NAME] take strategy/NAME.yaml and experiment/NAME.yaml, looked for beside the
-first CONFIG, in ./configs, then among those that come with floe.
-
-  key=value        sets; lists and blocks are written inline: strategy.units=[DecoderLayer]
-  ++key=value      adds; a block merges with the one that is there
-  ~key             removes: what can be off is off, anything else is back to its default
-  --print-config   every value of the configuration and where it comes from, then stop
-  --reference      the page about all keys, docs/configuration.md, then stop
-
-  floe launch -n 2 -- train my.yaml strategy=full_shard train.steps=1000
-  torchrun --nproc-per-node 8 --no-python floe train my.yaml experiment=[openflamingo_3b]
-
-The run's files are in run.dir/run.name: config.yaml, metrics.jsonl (a line per step), logs/,
-tensorboard/, wandb/, checkpoints/. Started again, the command goes on from the newest valid
-checkpoint. Ctrl-C once (or SIGTERM, SIGHUP) stops after the step under way, with a checkpoint; a
-second Ctrl-C stops now. SIGUSR1 saves and goes on.
-
-Keys:
-)";
-
 constexpr std::string_view kReferenceHead = R"(# Configuration
 
 Every key of `floe train`, from its schema: `floe train --reference` writes this page. How files,
@@ -50,11 +24,7 @@ strategies, experiments and the command line are put together is in [training.md
 
 )";
 
-const std::string& help() {
-  static const std::string page =
-      std::string(kUsage) + config::help_text(config::fields_of<train::RunConfig>());
-  return page;
-}
+std::vector<KeySection> keys() { return {{"Keys:", config::fields_of<train::RunConfig>()}}; }
 
 train::RunSignals of_a_run;
 std::atomic<std::int64_t> interrupted_ns{0};  // by the first Ctrl-C; 0: not yet
@@ -106,7 +76,7 @@ void warn_of_short_grace(double needed_s) {
 }
 
 Exit run(const Args& args) {
-  const Options options("train", args, {{"--print-config"}, {"--reference"}});
+  const Options options(kTrainCommand, args);
   if (options.has("--reference")) {
     std::cout << kReferenceHead
               << config::markdown_reference(config::fields_of<train::RunConfig>());
@@ -135,7 +105,34 @@ Exit run(const Args& args) {
 const Command kTrainCommand{
     .name = "train",
     .summary = "train a model, sharded over the ranks",
-    .help = help(),
+    .about = R"(usage: floe train CONFIG... [key=value] [++key=value] [~key] [--print-config]
+
+Trains a model. One process is one rank: start several with floe launch, torchrun, srun or mpirun.
+
+CONFIG is YAML; later files win over earlier ones, the command line over all. strategy=NAME and
+experiment=[NAME, NAME] take strategy/NAME.yaml and experiment/NAME.yaml, looked for beside the
+first CONFIG, in ./configs, then among those that come with floe.
+)",
+    .options =
+        {
+            {"key=value", "",
+             "sets; lists and blocks are written inline: strategy.units=[DecoderLayer]"},
+            {"++key=value", "", "adds; a block merges with the one that is there"},
+            {"~key", "", "removes: what can be off is off, anything else is back to its default"},
+            {"--print-config", "",
+             "every value of the configuration and where it comes from, then stop"},
+            {"--reference", "", "the page about all keys, docs/configuration.md, then stop"},
+        },
+    .closing = R"(  floe launch -n 2 -- train my.yaml strategy=full_shard train.steps=1000
+  torchrun --nproc-per-node 8 --no-python floe train my.yaml experiment=[openflamingo_3b]
+
+The run's files are in run.dir/run.name: config.yaml, metrics.jsonl (a line per step), logs/,
+tensorboard/, wandb/, checkpoints/. Started again, the command goes on from the newest valid
+checkpoint. Ctrl-C once (or SIGTERM, SIGHUP) stops after the step under way, with a checkpoint; a
+second Ctrl-C stops now. SIGUSR1 saves and goes on.
+)",
+    .words = "PATH",
+    .keys = keys,
     .run = run,
 };
 
