@@ -57,6 +57,7 @@ extern const Command kExportCommand;
 extern const Command kForwardCommand;
 extern const Command kGenerateCommand;
 extern const Command kHelpCommand;
+extern const Command kInitCommand;
 extern const Command kInspectCommand;
 extern const Command kLaunchCommand;
 extern const Command kPlanCommand;

@@ -111,7 +111,7 @@ const Command kVersionCommand{
 
 const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> table{
-      &kTrainCommand,   &kLaunchCommand, &kPlanCommand,    &kReportCommand,
+      &kInitCommand,    &kTrainCommand,   &kLaunchCommand, &kPlanCommand,    &kReportCommand,
       &kInspectCommand, &kExportCommand,  &kDiffCommand,   &kForwardCommand, &kGenerateCommand,
       &kConvertCommand, &kDoctorCommand, &kDemoCommand,    &kCompletionCommand,
       &kHelpCommand,    &kVersionCommand,
