@@ -105,4 +105,4 @@ print(f"The loss fell from {first['loss_laion']:.2f} to {last['loss_laion']:.2f}
       f"and from {first['loss_mmc4']:.2f} to {last['loss_mmc4']:.2f} (pages) in {last['step']} steps.")
 END
 if [[ $configs != configs ]]; then echo "Everything is in $PWD/runs."; fi
-echo "Next: docs/training.md trains your own data; examples/shard_mlp.cc shards a model of your own."
+echo "Next: docs/your-own-data.md trains your own data; examples/shard_mlp.cc shards a model of your own."
