@@ -21,19 +21,6 @@ constexpr std::size_t kPageWidth = 100;
 constexpr std::array kBlocks = {"run",      "dist",      "model",      "data", "train",
                                 "strategy", "precision", "checkpoint", "log"};
 
-// A comment ends where its line does, and not every reader of YAML has the same idea of a line.
-std::string one_line(const std::string& text) {
-  std::string out;
-  const std::string clean = replace_invalid_utf8(text);
-  for (const char* at = clean.data(); at < clean.data() + clean.size();) {
-    const char32_t c = next_char(at);
-    const bool breaks =
-        c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff;
-    append_utf8(out, breaks ? U'?' : c);
-  }
-  return out;
-}
-
 // "# ..." in lines at this indent; a word that is too long has a line of its own.
 std::string comment_lines(const std::string& text, std::size_t indent,
                           std::string_view mark = "# ") {
@@ -71,6 +58,18 @@ void write_block(const Map& map, const std::string& path, std::size_t indent,
 }
 
 }  // namespace
+
+std::string one_line(const std::string& text) {
+  std::string out;
+  const std::string clean = replace_invalid_utf8(text);
+  for (const char* at = clean.data(); at < clean.data() + clean.size();) {
+    const char32_t c = next_char(at);
+    const bool breaks =
+        c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff;
+    append_utf8(out, breaks ? U'?' : c);
+  }
+  return out;
+}
 
 std::string shell_word(std::string_view word) {
   const auto is_plain = [](unsigned char c) {

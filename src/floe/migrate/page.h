@@ -13,6 +13,10 @@
 
 namespace floe::migrate {
 
+// Without what could end a line: comments and messages do so, and not every reader of YAML has the
+// same idea of a line.
+std::string one_line(const std::string& text);
+
 // A word as one would type it into a shell, in one line whatever its bytes are.
 std::string shell_word(std::string_view word);
 

@@ -37,6 +37,9 @@ Value in_whole(Value file, const std::string& path) {
       " is no block of Lightning: it should have keys such as trainer or strategy");
   Value whole{Map(), file.origin};
   Map& out = *whole.as<Map>();
+  // LightningCLI's files for one command have its name around them.
+  if (const Value* fit = map->find("fit"); fit && fit->as<Map>() && map->size() == 1)
+    return in_whole(*fit, path);
   if (map->find("trainer")) return file;
   const std::string name = last_part(class_of(file));
   if (map->find("strategy") || name == "Trainer") {
