@@ -60,6 +60,7 @@ extern const Command kHelpCommand;
 extern const Command kInitCommand;
 extern const Command kInspectCommand;
 extern const Command kLaunchCommand;
+extern const Command kMigrateCommand;
 extern const Command kPlanCommand;
 extern const Command kReportCommand;
 extern const Command kTrainCommand;

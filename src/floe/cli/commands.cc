@@ -113,7 +113,7 @@ const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> table{
       &kInitCommand,    &kTrainCommand,   &kLaunchCommand, &kPlanCommand,    &kReportCommand,
       &kInspectCommand, &kExportCommand,  &kDiffCommand,   &kForwardCommand, &kGenerateCommand,
-      &kConvertCommand, &kDoctorCommand, &kDemoCommand,    &kCompletionCommand,
+      &kConvertCommand, &kMigrateCommand, &kDoctorCommand, &kDemoCommand,    &kCompletionCommand,
       &kHelpCommand,    &kVersionCommand,
   };
   return table;

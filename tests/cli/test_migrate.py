@@ -1,0 +1,728 @@
+"""floe migrate: OpenFlamingo's commands and Lightning's files become configurations that floe plan takes.
+
+The reference for OpenFlamingo is Python's argparse with the flags of its train.py (main branch at 655f693, which
+are those of 2.0.0 and 2.0.1), written down in FLAGS: what argparse makes of a command has to arrive in floe's keys.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+SOURCE = Path(os.environ["FLOE_SOURCE_DIR"])
+LM = str(SOURCE / "examples/demo/lm")
+VISION = str(SOURCE / "examples/demo/vision")
+MODELS = ["--lm_path", LM, "--tokenizer_path", LM, "--vision_encoder_path", VISION]
+
+# Name, type (None: a switch) and default, as in train.py.
+FLAGS = {
+    "--vision_encoder_path": (str, "ViT-L-14"),
+    "--vision_encoder_pretrained": (str, "openai"),
+    "--lm_path": (str, "facebook/opt-1.3b"),
+    "--tokenizer_path": (str, "facebook/opt-30b"),
+    "--cross_attn_every_n_layers": (int, 1),
+    "--run_name": (str, "openflamingo3B"),
+    "--resume_from_checkpoint": (str, None),
+    "--delete_previous_checkpoint": (None, False),
+    "--batch_size_mmc4": (int, 128),
+    "--batch_size_laion": (int, 128),
+    "--gradient_accumulation_steps": (int, 1),
+    "--seed": (int, 42),
+    "--learning_rate": (float, 1e-4),
+    "--lr_scheduler": (str, "constant"),
+    "--loss_multiplier_mmc4": (float, 1.0),
+    "--loss_multiplier_laion": (float, 1.0),
+    "--warmup_steps": (int, 5000),
+    "--weight_decay": (float, 0.1),
+    "--precision": (str, "fp32"),
+    "--gradient_checkpointing": (None, False),
+    "--num_epochs": (int, 1),
+    "--offline": (None, False),
+    "--freeze_lm_embeddings": (None, False),
+    "--logging_steps": (int, 100),
+    "--laion_shards": (str, None),
+    "--mmc4_shards": (str, None),
+    "--workers": (int, 1),
+    "--train_num_samples_mmc4": (int, 10000),
+    "--train_num_samples_laion": (int, 10000),
+    "--dataset_resampled": (None, False),
+    "--mmc4_textsim_threshold": (float, 30),
+    "--mmc4_max_num_images": (int, 6),
+    "--mmc4_min_num_images": (int, 1),
+    "--dist-url": (str, "env://"),
+    "--dist-backend": (str, "nccl"),
+    "--horovod": (None, False),
+    "--no-set-device-rank": (None, False),
+    "--fsdp": (None, False),
+    "--fsdp_use_orig_params": (None, False),
+    "--fsdp_sharding_strategy": (str, "full"),
+    "--report_to_wandb": (None, False),
+    "--wandb_project": (str, None),
+    "--wandb_entity": (str, None),
+    "--save_checkpoints_to_wandb": (None, False),
+}
+ONLY_IN_1X = "--use_media_placement_augmentation"
+
+
+def parse(words):
+    parser = argparse.ArgumentParser()
+    for name, (kind, default) in FLAGS.items():
+        parser.add_argument(name, **({"action": "store_true"} if kind is None else {"type": kind, "default": default}))
+    parser.add_argument(ONLY_IN_1X, action="store_true")
+    return parser.parse_args(words)
+
+
+def expected(args):
+    """What each flag means in floe's words, by key."""
+    values = {
+        "run.name": args.run_name.rstrip("/").split("/")[-1],
+        "run.seed": args.seed,
+        "model.type": "flamingo",
+        "model.dropout": "config",
+        "model.cross_attn_every_n_layers": args.cross_attn_every_n_layers,
+        "model.freeze_lm_embeddings": args.freeze_lm_embeddings,
+        "train.epochs": args.num_epochs,
+        "train.steps": None,
+        "train.gradient_accumulation": args.gradient_accumulation_steps,
+        "train.clip.norm": 1.0,
+        "train.optimizer.type": "adamw",
+        "train.optimizer.lr": args.learning_rate,
+        "train.optimizer.betas": [0.9, 0.999],
+        "train.optimizer.eps": 1e-8,
+        "train.optimizer.weight_decay": args.weight_decay,
+        "train.schedule.type": args.lr_scheduler if args.lr_scheduler in ("linear", "cosine") else "constant",
+        "train.schedule.warmup_steps": args.warmup_steps,
+        "data.rules": "openflamingo",
+        "data.workers": max(1, args.workers),
+        "data.resampled": args.dataset_resampled,
+        "checkpoint.every_epochs": 1,
+        "checkpoint.every_steps": None,
+        "checkpoint.delete_previous_checkpoint": args.delete_previous_checkpoint,
+        "checkpoint.state_dict_type": "trainable",
+        "log.every_steps": args.logging_steps,
+        "strategy.sharding": "no_shard",
+        "strategy.activation_checkpointing":
+            ["DecoderLayer", "GatedCrossAttention", "PerceiverResampler"] if args.gradient_checkpointing else [],
+    }
+    if not args.delete_previous_checkpoint:
+        values["checkpoint.keep"] = None
+    if args.laion_shards:
+        values |= {"data.laion.shards": args.laion_shards, "data.laion.batch_size": args.batch_size_laion,
+                   "data.laion.num_samples": args.train_num_samples_laion,
+                   "data.laion.weight": args.loss_multiplier_laion}
+    else:
+        values["data.laion"] = None
+    if args.mmc4_shards:
+        values |= {"data.mmc4.shards": args.mmc4_shards, "data.mmc4.batch_size": args.batch_size_mmc4,
+                   "data.mmc4.num_samples": args.train_num_samples_mmc4, "data.mmc4.weight": args.loss_multiplier_mmc4,
+                   "data.mmc4.max_images": args.mmc4_max_num_images, "data.mmc4.min_images": args.mmc4_min_num_images,
+                   "data.mmc4.text_sim_threshold": args.mmc4_textsim_threshold, "data.mmc4.max_tokens": 256}
+    if args.fsdp:
+        values["strategy.sharding"] = {"full": "full_shard", "hybrid": "hybrid"}[args.fsdp_sharding_strategy]
+    # get_mp_policy_dtype and get_autocast of train.py: autocast leaves fp32 weights, FSDP reduces in the narrow type.
+    narrow = {"amp_bf16": "bf16", "amp_bfloat16": "bf16"}.get(args.precision, args.precision)
+    autocast = args.precision.startswith("amp")
+    values["strategy.mixed_precision.param"] = "fp32" if autocast else narrow
+    values["strategy.mixed_precision.reduce"] = values["strategy.mixed_precision.buffer"] = narrow if args.fsdp else "fp32"
+    values["precision.autocast"] = "bf16" if autocast else None
+    masked = not args.fsdp or args.fsdp_use_orig_params
+    values["train.optimizer.decay"] = ["*gated_cross_attn*"] if masked else []
+    if args.resume_from_checkpoint:
+        values["run.resume"] = args.resume_from_checkpoint
+    else:
+        values["run.resume"] = "auto"
+    if args.report_to_wandb:
+        values |= {"log.wandb.mode": "offline" if args.offline else "online",
+                   "log.wandb.project": args.wandb_project or "uncategorized", "log.wandb.entity": args.wandb_entity,
+                   "log.wandb.checkpoints": args.save_checkpoints_to_wandb}
+    if args.dist_backend != "nccl":
+        values |= {"dist.backend": args.dist_backend, "dist.device": "cuda"}
+    return values
+
+
+def at(tree, key):
+    for part in key.split("."):
+        tree = tree[part]
+    return tree
+
+
+def comments(text):
+    """All of them as one line."""
+    return " ".join(" ".join(re.findall(r"^ *#(.*)$", text, re.MULTILINE)).split())
+
+
+def number(value):
+    """YAML 1.1, which PyYAML reads, takes 1e-4 for a text; 1.2 does not."""
+    if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?", value):
+        return float(value)
+    return value
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """--laion_shards and --mmc4_shards whose files are there."""
+    for source in ("laion", "mmc4"):
+        (tmp_path / source).mkdir()
+        for index in range(16):
+            (tmp_path / source / f"{index:04}.tar").write_bytes(bytes(10240))
+    return {source: f"{tmp_path}/{source}/{{0000..0015}}.tar" for source in ("laion", "mmc4")}
+
+
+README = """--cross_attn_every_n_layers 1 --dataset_resampled --batch_size_mmc4 32 --batch_size_laion 64
+  --train_num_samples_mmc4 125000 --train_num_samples_laion 250000 --loss_multiplier_laion 0.2 --workers=4
+  --run_name OpenFlamingo-3B-vitl-mpt1b --num_epochs 480 --warmup_steps  1875 --mmc4_textsim_threshold 0.24
+  --laion_shards LAION --mmc4_shards MMC4"""
+
+# Launcher, flags (LAION and MMC4 are filled in), ranks for the plan, the command without the file's name.
+COMMANDS = {
+    "its README": (
+        "torchrun --nnodes=1 --nproc_per_node=4 open_flamingo/train/train.py", README + " --report_to_wandb",
+        4, "floe launch -n 4 -- train"),
+    "its script": (
+        "srun --cpu_bind=v --accel-bind=gn python open_flamingo/open_flamingo/train/train.py",
+        README + " --gradient_checkpointing --report_to_wandb",
+        8, "srun --cpu_bind=v --accel-bind=gn floe train"),
+    "FSDP as its README recommends": (
+        "torchrun --nnodes=1 --nproc_per_node=8 train.py",
+        README + " --fsdp --fsdp_use_orig_params --precision amp_bf16 --gradient_checkpointing",
+        8, "floe launch -n 8 -- train"),
+    "FSDP without original parameters": (
+        "torchrun --nproc-per-node 2 train.py", README + " --fsdp --precision=amp_bfloat16 --freeze_lm_embeddings",
+        2, "floe launch -n 2 -- train"),
+    "hybrid over two machines": (
+        "torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend c10d --rdzv_endpoint node0:29500 train.py",
+        README + " --fsdp --fsdp_use_orig_params --fsdp_sharding_strategy hybrid --precision fp32",
+        8, "torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend c10d --rdzv_endpoint node0:29500 --no-python floe train"),
+    "hybrid from SLURM": (
+        "srun --nodes=2 --ntasks-per-node=2 python -u train.py",
+        README + " --fsdp --fsdp_use_orig_params --fsdp_sharding_strategy=hybrid --dist-url tcp://node0:15000",
+        4, "MASTER_ADDR=node0 MASTER_PORT=15000 srun --nodes=2 --ntasks-per-node=2 floe train"),
+    "one GPU, nothing but defaults": (
+        "python train.py", "--laion_shards LAION --mmc4_shards MMC4", 1, "floe train"),
+    "resumed, offline, all of W&B": (
+        "env CUDA_VISIBLE_DEVICES=0,1 python3 -m torch.distributed.run --nproc_per_node=2 --master_port=29511 train.py",
+        README + """ --resume_from_checkpoint TMP/checkpoint_3.pt --delete_previous_checkpoint --offline --report_to_wandb
+          --wandb_project flamingo --wandb_entity polar --save_checkpoints_to_wandb --logging_steps 7""",
+        2, "CUDA_VISIBLE_DEVICES=0,1 floe launch -n 2 -- train"),
+    "schedule and accumulation": (
+        "mpirun -np 2 python train.py",
+        README + """ --lr_scheduler cosine --gradient_accumulation_steps 4 --learning_rate 3e-5 --weight_decay 0.05 --seed 7
+          --loss_multiplier_mmc4 0.5 --mmc4_max_num_images 4 --mmc4_min_num_images 2""",
+        2, "mpirun -np 2 floe train"),
+    "bf16 on Gloo": (
+        "torchrun --standalone --nproc_per_node=1 train.py",
+        README + " --precision bf16 --dist-backend gloo --dist-url env:// --lr_scheduler linear --run_name a/b/c",
+        1, "floe train"),
+    "fp16 under FSDP": (
+        "python -m torch.distributed.launch --use_env --nproc_per_node=2 train.py",
+        README + " --fsdp --fsdp_use_orig_params --precision fp16 --workers 0",
+        2, "floe launch -n 2 -- train"),
+    "LAION alone": (
+        "python train.py", "--laion_shards LAION --batch_size_laion 8 --train_num_samples_laion 800 --vision_encoder_pretrained x",
+        1, "floe train"),
+    "1.x by Horovod": (
+        "horovodrun -np 2 python train.py",
+        README + " --horovod --no-set-device-rank --use_media_placement_augmentation",
+        2, "floe launch -n 2 -- train"),
+    "abbreviated as argparse allows": (
+        "python train.py", "--laion_sh LAION --mmc4_sh=MMC4 --batch_size_l 16 --batch_size_m 16 --num 3 --seed -1", 1, "floe train"),
+}
+
+
+def flags_of(text, shards, tmp_path):
+    words = shlex.split(text.replace("TMP", str(tmp_path)))
+    words = [word.replace("LAION", shards["laion"]).replace("MMC4", shards["mmc4"]) for word in words]
+    given = {word.split("=")[0] for word in words}
+    models = [] if "--lm_path" in given else MODELS
+    return models + words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_becomes_a_configuration_that_is_planned(floe, name, shards, tmp_path):
+    launcher, text, world, command = COMMANDS[name]
+    (tmp_path / "checkpoint_3.pt").touch()
+    flags = flags_of(text, shards, tmp_path)
+    file = tmp_path / "run.yaml"
+    done = floe("migrate", "--output", str(file), "--", *shlex.split(launcher), *flags)
+    if name.startswith("abbreviated"):  # a seed may be anything in Python, floe's is a number from 0 on
+        assert done.returncode == 2 and "'--seed -1': run.seed must be" in done.stderr, done.stderr
+        flags = flags[:-2]
+        done = floe("migrate", "--output", str(file), "--", *shlex.split(launcher), *flags)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{command} {file}\n"
+    assert f"#   {command} {file}" in file.read_text()
+
+    planned = floe("plan", str(file), f"world={world}", "model.random_init=true")
+    assert planned.returncode == 0, planned.stderr
+    assert "Each rank holds" in planned.stdout
+    shown = floe("train", str(file), "model.random_init=true", "--print-config", cwd=tmp_path)
+    config = yaml.safe_load(shown.stdout)
+    for key, value in expected(parse(flags)).items():
+        assert number(at(config, key)) == value, f"{key} of {name}"
+    folder, _, _ = parse(flags).run_name.rpartition("/")
+    assert at(config, "run.dir") == str(tmp_path / (folder or "runs"))
+    assert at(config, "model.lm") == at(config, "model.tokenizer") == LM
+    assert at(config, "model.vision") == VISION
+    if at(config, "strategy.sharding") == "hybrid":
+        assert at(config, "strategy.hybrid_shard_size") == {8: 4, 4: 2}[world]
+
+
+def test_the_commands_use_every_flag(shards, tmp_path):
+    used = set()
+    for _, text, _, _ in COMMANDS.values():
+        for word in flags_of(text, shards, tmp_path):
+            used |= {name for name in [*FLAGS, ONLY_IN_1X] if word.split("=")[0] == name}
+    assert used == {*FLAGS, ONLY_IN_1X}
+    assert len(COMMANDS) >= 10
+
+
+def reference(floe):
+    done = floe("migrate", "--reference")
+    assert done.returncode == 0
+    return done.stdout
+
+
+def test_the_table_has_the_flags_of_train_py_with_their_defaults(floe):
+    rows = re.findall(r"^\| `(--[\w-]+)` \| (.*?) \| (.*?) \| (.+) \|$", reference(floe), re.MULTILINE)
+    listed = {name: default.strip("`") for name, default, _, _ in rows}
+    assert listed.pop(ONLY_IN_1X) == "off"
+    assert listed.keys() == FLAGS.keys()
+    for name, (kind, default) in FLAGS.items():
+        if kind is None:
+            assert listed[name] == "off"
+        else:
+            assert (kind(listed[name]) if listed[name] else None) == default, name
+
+
+def test_every_key_that_the_tables_name_is_one_of_floe(floe):
+    page = (SOURCE / "docs/configuration.md").read_text()
+    known = set()
+    for block, body in re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL):
+        known |= {f"{block}.{key}" for key in re.findall(r"^\| `([\w.\[\]]+)` \|", body, re.MULTILINE)}
+    named = set(re.findall(r"`((?:run|dist|model|data|train|strategy|precision|checkpoint|log)\.[\w.]+)`", reference(floe)))
+    assert len(named) > 40
+    assert named - known == set()
+
+
+def test_the_page_has_the_tables(floe):
+    page = (SOURCE / "docs/migrating.md").read_text()
+    for part in reference(floe).split("\n\n"):
+        assert part.strip() in page, "docs/migrating.md is out of date: floe migrate --reference has its tables"
+
+
+def test_names_of_the_hub_become_folders_with_their_downloads(floe, tmp_path):
+    words = shlex.split("torchrun --nproc_per_node=4 train.py --lm_path anas-awadalla/mpt-1b-redpajama-200b "
+                        "--tokenizer_path anas-awadalla/mpt-1b-redpajama-200b --laion_shards 'l/{0..9}.tar' "
+                        "--mmc4_shards 'm/{0..9}.tar' --mmc4_textsim_threshold 0.24")
+    done = floe("migrate", "--", *words, cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr == ""
+    model = yaml.safe_load(done.stdout)["model"]
+    assert model["lm"] == model["tokenizer"] == "models/anas-awadalla/mpt-1b-redpajama-200b"
+    assert model["vision"] == "models/openai/clip-vit-large-patch14"
+    downloads = re.findall(r"^#   (huggingface-cli .*)$", done.stdout, re.MULTILINE)
+    assert downloads == [
+        "huggingface-cli download anas-awadalla/mpt-1b-redpajama-200b --local-dir models/anas-awadalla/mpt-1b-redpajama-200b",
+        "huggingface-cli download openai/clip-vit-large-patch14 --local-dir models/openai/clip-vit-large-patch14",
+    ]
+    # A path of one's own is taken as it is, and so is a folder that is there under a hub's name.
+    (tmp_path / "anas-awadalla/mpt-1b-redpajama-200b").mkdir(parents=True)
+    again = yaml.safe_load(floe("migrate", "--models", "/weights", "--", *words, cwd=tmp_path).stdout)["model"]
+    assert again["lm"] == "anas-awadalla/mpt-1b-redpajama-200b"
+    assert again["vision"] == "/weights/openai/clip-vit-large-patch14"
+
+    other = floe("migrate", "--", "train.py", "--laion_shards", "x", "--vision_encoder_path", "RN50", "--lm_path", "gpt2")
+    assert yaml.safe_load(other.stdout)["model"]["vision"] == "models/RN50-openai"
+    assert "the tower RN50 with the weights openai is not known here" in other.stderr
+    # Of the tokenizer that train.py takes unless it is told, the weights are not fetched.
+    assert "huggingface-cli download facebook/opt-30b --include 'tokenizer*' 'vocab*'" in other.stdout
+    assert "is hardly the tokenizer of gpt2" in other.stderr
+
+
+ODD = ["a b", "it's", 'say "x"', "#1", "x: y", "{a,b}", "100%", "~", "null", "007", "1e-4", "true", "é/ñ", "雪", "a\tb",
+       "a\nb", "\\n", "${env:HOME}", "[x", "*y", "&z", "!t", "a: #b", " lead", "trail ", "- x", "-x", "@a", "-1", "=", "%TAG", "|", ">"]  # fmt: skip
+
+
+@pytest.mark.parametrize("texts", [ODD[i : i + 3] for i in range(0, len(ODD), 3)], ids=ascii)
+def test_values_survive_whatever_their_bytes_are(floe, texts, shards, tmp_path):
+    name, project, entity = texts[0].replace("/", "_"), *texts[1:]
+    file = tmp_path / f"{name}.yaml"
+    done = floe("migrate", "--output", str(file), "--", "train.py", *MODELS, f"--laion_shards={shards['laion']}",
+                f"--run_name=x/{name}", "--report_to_wandb", f"--wandb_project={project}", f"--wandb_entity={entity}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    # The printed word means the file to a shell.
+    assert bash(f"printf %s {done.stdout.removeprefix('floe train ')}") == str(file)
+    shown = floe("train", str(file), "model.random_init=true", "--print-config")
+    assert shown.returncode == 0, shown.stderr
+    for config in (yaml.safe_load(shown.stdout), yaml.safe_load(file.read_text())):
+        found = [config["run"]["name"], config["log"]["wandb"]["project"], config["log"]["wandb"]["entity"]]
+        assert [text.replace("$${", "${") for text in found] == [name, project, entity]
+
+
+def bash(command):
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(("before", "command", "said"), [
+    ("", "floe train", ""),
+    ("python", "floe train", ""),
+    ("python -u", "floe train", "python's -u: floe is a program of its own"),
+    ("nohup python", "nohup floe train", ""),
+    ("torchrun", "floe train", ""),
+    ("torchrun --nproc_per_node 3 --log_dir logs", "floe launch -n 3 -- train", "torchrun --nproc_per_node 3 --log_dir logs: "),
+    ("torchrun --nproc_per_node=gpu", "torchrun --nproc_per_node=gpu --no-python floe train", "--no-python says"),
+    ("torchrun --nnodes=1:4 --nproc_per_node=8", "torchrun --nnodes=1:4 --nproc_per_node=8 --no-python floe train", ""),
+    ("torchrun --nproc_per_node=2 --max_restarts=3", "torchrun --nproc_per_node=2 --max_restarts=3 --no-python floe train", ""),
+    ("srun -N 2 torchrun --nnodes 2 --nproc_per_node 4", "srun -N 2 torchrun --nnodes 2 --nproc_per_node 4 --no-python floe train", ""),
+    ("srun -n 8 -N2 python3.9", "srun -n 8 -N2 floe train", "floe reads SLURM's variables"),
+    ("mpirun --np 4 -x NCCL_DEBUG python", "mpirun --np 4 -x NCCL_DEBUG floe train", "floe reads OpenMPI's variables"),
+    ("accelerate launch --num_processes 4", "floe launch -n 4 -- train", "accelerate launch --num_processes 4: floe launch"),
+    ("deepspeed --num_gpus 2", "floe launch -n 2 -- train", "deepspeed --num_gpus 2: floe launch"),
+    ("NCCL_DEBUG=INFO OMP_NUM_THREADS=4 python", "NCCL_DEBUG=INFO OMP_NUM_THREADS=4 floe train", ""),
+    ("env PYTHONPATH=open_flamingo python", "floe train", "PYTHONPATH=open_flamingo: there is no Python in a run of floe"),
+])
+def test_launchers(floe, before, command, said):
+    script = ["-m", "open_flamingo.train.train"] if before == "python" else ["/x/open_flamingo/train/train.py"]
+    done = floe("migrate", "--", *shlex.split(before), *script, "--laion_shards", "x")
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"^#   {re.escape(command)} migrated.yaml +# the run$", done.stdout, re.MULTILINE), done.stdout
+    assert said in comments(done.stdout)
+
+
+def test_only_flags_are_a_command_too(floe):
+    done = floe("migrate", "--", "--laion_shards", "x", "--seed=3")
+    assert yaml.safe_load(done.stdout)["run"]["seed"] == 3
+
+
+def test_variables_of_wandb_are_keys_and_secrets_are_not_repeated(floe):
+    done = floe("migrate", "--", "WANDB_MODE=offline", "WANDB_PROJECT=p", "WANDB_ENTITY=e", "WANDB_API_KEY=abc123", "python",
+                "train.py", "--laion_shards", "x", "--report_to_wandb")
+    assert yaml.safe_load(done.stdout)["log"]["wandb"] == {"mode": "offline", "project": "p", "entity": "e"}
+    assert "abc123" not in done.stdout + done.stderr and "WANDB_API_KEY is a secret" in done.stdout
+    assert "#   floe train migrated.yaml" in done.stdout
+
+
+def test_what_has_no_counterpart_is_said_and_what_matters_is_told(floe):
+    done = floe("migrate", "--", "train.py", *MODELS, "--laion_shards", "x", "--mmc4_shards", "y", "--pile_shards", "a", "b",
+                "--wandb_project", "p", "--horovod", "--fsdp_sharding_strategy", "hybrid", "--lr_scheduler", "step",
+                "--batch_size_laion", "64", "--dist-backend", "mpi", "--dist-url", "file:///x", "--seed", "1", "--seed", "2")
+    assert done.returncode == 0
+    text = comments(done.stdout)
+    for sentence in (
+        "--pile_shards a b is no flag of OpenFlamingo's train.py; left out; did you mean",
+        "--wandb_project p: has no effect without --report_to_wandb.",
+        "--horovod: Ranks find each other by what the launcher sets",
+        "--fsdp_sharding_strategy hybrid: has no effect without --fsdp.",
+        "--dist-url file:///x: ranks meet by what the launcher sets.",
+        "--dist-backend mpi: floe has nccl and gloo",
+    ):
+        assert sentence in text, done.stdout
+    for warning in (
+        "--pile_shards a b is no flag of OpenFlamingo's train.py; left out",
+        "--lr_scheduler step is none that train.py knows: it takes a constant rate",
+        "an epoch has 157 batches of LAION and 79 of MMC4 on 1 rank; train.py and floe both refuse",
+        "no picture of MMC4 is as similar to its text as train.py's default of 30",
+        "--dist-backend mpi has no counterpart",
+        "--seed is given twice; train.py takes the last, 2",
+    ):
+        assert warning in done.stderr and warning in text, done.stderr
+    values = yaml.safe_load(done.stdout)
+    assert values["train"]["schedule"]["type"] == "constant" and values["run"]["seed"] == 2
+    assert "dist" not in values
+
+
+def test_every_line_fits_and_every_key_has_its_comment(floe, shards, tmp_path):
+    launcher, text, _, _ = COMMANDS["its README"]
+    done = floe("migrate", "--", *shlex.split(launcher), *flags_of(text, shards, tmp_path))
+    lines = done.stdout.splitlines()
+    assert max(len(line) for line in lines if "/" not in line) <= 100
+    given = [word.split("=")[0] for word in flags_of(text, shards, tmp_path) if word.startswith("--")]
+    for flag in given:
+        assert re.search(rf"^ *# .*{flag}\b", done.stdout, re.MULTILINE), flag
+
+
+def test_output_is_not_overwritten_without_a_word(floe, tmp_path):
+    file = tmp_path / "run.yaml"
+    words = ["--", "train.py", "--laion_shards", "x"]
+    assert floe("migrate", "--output", str(file), *words).returncode == 0
+    first = file.read_text()
+    done = floe("migrate", "--output", str(file), *words, "--seed", "5")
+    assert done.returncode == 2 and file.read_text() == first
+    assert f"'{file}' is there already; choose another --output, or replace it with --force" in done.stderr
+    assert floe("migrate", "--force", "--output", str(file), *words, "--seed", "5").returncode == 0
+    assert yaml.safe_load(file.read_text())["run"]["seed"] == 5
+    done = floe("migrate", "--output", str(tmp_path / "no/where.yaml"), *words)
+    assert done.returncode == 1 and "cannot write" in done.stderr
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    ([], "name a configuration of Lightning, or OpenFlamingo's command behind '--'"),
+    (["--"], "name a configuration of Lightning, or OpenFlamingo's command behind '--'"),
+    (["--", "torchrun", "--nproc_per_node=4"], "there is no train.py in the command 'torchrun --nproc_per_node=4'"),
+    (["--", "torchrun train.py --lm_path x"], "take the quotes around it away"),
+    (["--", "python", "eval/evaluate.py"], "'eval/evaluate.py' is not OpenFlamingo's train.py"),
+    (["--", "python", "-m", "open_flamingo.eval.evaluate"], "'-m open_flamingo.eval.evaluate' is not OpenFlamingo's train.py"),
+    (["--", "bash", "run_train.py"], "'bash' starts a script; name the command inside of it"),
+    (["--", "train.py", "--lm_pth", "x"], "'--lm_pth' is no flag of OpenFlamingo's train.py; did you mean '--lm_path'?"),
+    (["--", "train.py", "--lm_path"], "--lm_path needs a value behind it"),
+    (["--", "train.py", "--lm_path", "--seed", "1"], "--lm_path needs a value behind it, and '--seed' is a flag"),
+    (["--", "train.py", "--seed", "x"], "--seed is 'x', but must be a whole number"),
+    (["--", "train.py", "--seed", "1.5"], "--seed is '1.5', but must be a whole number"),
+    (["--", "train.py", "--learning_rate", "nan"], "--learning_rate is 'nan', but must be a number"),
+    (["--", "train.py", "--precision", "fp8"], "--precision is 'fp8', but must be one of amp_bf16, amp_bfloat16, bf16, fp16, fp32"),
+    (["--", "train.py", "--fsdp=yes"], "--fsdp takes no value, got '--fsdp=yes'"),
+    (["--", "train.py", "--batch_size", "4"], "'--batch_size' could be --batch_size_mmc4 or --batch_size_laion of train.py"),
+    (["--", "train.py", "stray"], "train.py takes no word 'stray' beside its flags"),
+    (["--", "train.py", " ", "--fsdp"], "a backslash with a space behind it does not continue a line"),
+    (["--", "train.py"], "neither --laion_shards nor --mmc4_shards is given"),
+    (["--", "train.py", "--laion_shards", "x", "--run_name", "a/.."], "--run_name 'a/..' names no folder of its own"),
+    (["--", "train.py", "--laion_shards", "x", "--lm_path="], "--lm_path is empty"),
+    (["--", "train.py", "--laion_shards", "x", "--batch_size_laion", "0"],
+     "command line '--batch_size_laion 0': data.laion.batch_size is 0, but must be"),
+    (["--", "train.py", "--laion_shards", "x", "--num_epochs", "0"], "command line '--num_epochs 0': train.epochs is 0"),
+    (["--", "train.py", "--laion_shards", "x", "--save_checkpoints_to_wandb"], "--save_checkpoints_to_wandb needs --report_to_wandb"),
+    (["--", "torchrun", "--nproc_per_node=0", "train.py"], "--nproc_per_node is '0', but must be a number of at least 1"),
+    (["--", "deepspeed", "train.py"], "deepspeed does not say how many ranks it starts"),
+    (["x.yaml", "--", "train.py"], "'x.yaml' stands in front of '--'"),
+    (["nowhere.yaml"], "nowhere.yaml"),
+    (["--models", "x", "y.yaml"], "--models is for OpenFlamingo's commands"),
+    (["--outptu", "x"], "there is no option '--outptu'; did you mean '--output'?"),
+])
+def test_wrong_commands_are_one_sentence_and_exit_2(floe, words, sentence):
+    done = floe("migrate", *words)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout == ""
+    assert done.stderr.startswith("floe: ") and done.stderr.count("\n") == 1, done.stderr
+    assert sentence in done.stderr
+
+
+def test_ends_of_lines_of_other_readers_stay_out_of_comments(floe, tmp_path):
+    """U+2028 and U+0085 end a line in YAML 1.1 and do not in 1.2: a comment that had one would end in PyYAML."""
+    odd = "a\u2028b: c\x85d: e\ufeff"
+    done = floe("migrate", "--", "train.py", "--laion_shards", "x", f"--run_name={odd}")
+    config = yaml.safe_load(done.stdout)
+    assert config.keys() == {"run", "model", "data", "train", "strategy", "checkpoint", "log"}
+    (tmp_path / "x.yaml").write_text(done.stdout)
+    shown = floe("plan", str(tmp_path / "x.yaml"), f"model.lm={LM}", f"model.vision={VISION}", f"model.tokenizer={LM}",
+                 f"data.laion.shards={__file__}", "model.random_init=true", "--print-config")
+    assert shown.returncode == 0 and f'name: "{odd}"' in shown.stdout, shown.stderr
+
+
+def test_bytes_that_are_no_text_are_refused(floe):
+    done = floe("migrate", "--", "train.py", "--laion_shards", b"\xff.tar")
+    assert done.returncode == 2 and "'\\xff.tar' of the command is not UTF-8" in done.stderr
+
+
+# ---- Lightning ----
+
+BASE = """# @package trainer.strategy
+_target_: lightning.pytorch.strategies.FSDPStrategy
+sharding_strategy: FULL_SHARD
+cpu_offload: false
+use_orig_params: false
+state_dict_type: sharded
+"""
+EXPERIMENT = """# @package _global_
+trainer:
+  strategy:
+    auto_wrap_policy:
+      _target_: xlm.utils.fsdp_grouping.make_layer_wrap_policy
+      _args_: [my_package.modeling.MyDecoderLayer]
+    activation_checkpointing_policy:
+      _target_: xlm.utils.fsdp_grouping.make_layer_wrap_policy
+      _args_: [my_package.modeling.MyDecoderLayer]
+    mixed_precision:
+      _target_: xlm.utils.fsdp_grouping.fsdp_bf16_mixed_precision
+  precision: bf16-mixed
+callbacks:
+  fsdp_diagnostics:
+    _target_: xlm.utils.fsdp_diagnostics_callback.FSDPDiagnosticsCallback
+    num_logged_batches: 4
+    log_module_tree_top_k: 6
+    log_to_logger: false
+  on_exception: {_target_: lightning.pytorch.callbacks.OnExceptionCheckpoint}
+"""
+CLASS_PATH = """seed_everything: 7
+trainer:
+  devices: 4
+  num_nodes: 1
+  precision: 16-mixed
+  max_steps: 900
+  max_epochs: 5
+  accumulate_grad_batches: 2
+  gradient_clip_val: 0.5
+  log_every_n_steps: 20
+  limit_val_batches: 30
+  strategy:
+    class_path: lightning.pytorch.strategies.FSDPStrategy
+    init_args:
+      sharding_strategy: HYBRID_SHARD
+      device_mesh: [2, 2]
+      auto_wrap_policy: [transformers.models.llama.modeling_llama.LlamaDecoderLayer, open_clip.transformer.ResidualAttentionBlock]
+      timeout: {class_path: datetime.timedelta, init_args: {minutes: 30}}
+      process_group_backend: nccl
+  logger: {class_path: lightning.pytorch.loggers.WandbLogger, init_args: {project: p, entity: e, offline: true, name: r, log_model: all}}
+  callbacks:
+    - {class_path: lightning.pytorch.callbacks.ModelCheckpoint, init_args: {every_n_train_steps: 50, save_top_k: 3, monitor: val/loss, mode: min}}
+    - {class_path: lightning.pytorch.callbacks.LearningRateMonitor}
+model: {class_path: my.Model}
+"""
+
+
+def lightning(floe, tmp_path, *texts, code=0):
+    files = []
+    for text in texts:
+        file = tmp_path / f"{len(files)}.yaml"
+        file.write_text(text)
+        files.append(str(file))
+    done = floe("migrate", *files)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+MINE = f"model: {{lm: {LM}, vision: {VISION}, random_init: true}}\ndata: {{laion: {{shards: SHARDS}}}}\n"
+
+
+@pytest.mark.parametrize(("texts", "values", "more"), [
+    ([BASE], {"strategy.sharding": "full_shard", "strategy.cpu_offload": False, "checkpoint.state_dict_type": "sharded",
+              "strategy.mixed_precision.param": "fp32", "strategy.mixed_precision.reduce": "fp32"}, ["train.steps=5"]),
+    ([BASE, EXPERIMENT], {
+        "strategy.sharding": "full_shard", "strategy.units": ["DecoderLayer"],
+        "strategy.activation_checkpointing": ["DecoderLayer"], "strategy.mixed_precision.param": "bf16",
+        "strategy.mixed_precision.reduce": "fp32", "strategy.mixed_precision.buffer": "fp32", "precision.autocast": "bf16",
+        "log.diagnostics.batches": 4, "log.diagnostics.tree_top_k": 6, "log.diagnostics.to_loggers": False,
+        "checkpoint.on_exception": True, "train.clip.norm": None}, ["train.steps=5"]),
+    ([CLASS_PATH], {
+        "run.seed": 7, "strategy.sharding": "hybrid", "strategy.hybrid_shard_size": 2, "strategy.units": ["DecoderLayer", "ViTBlock"],
+        "strategy.mixed_precision.param": "fp32", "strategy.mixed_precision.reduce": "fp16", "precision.autocast": "fp16",
+        "train.steps": 900, "train.epochs": None, "train.gradient_accumulation": 2, "train.clip.norm": 0.5,
+        "log.every_steps": 20, "train.validation.max_batches": 30, "dist.timeout_s": 1800.0, "dist.backend": "nccl",
+        "log.wandb.mode": "offline", "log.wandb.project": "p", "log.wandb.entity": "e", "log.wandb.checkpoints": True, "run.name": "r",
+        "checkpoint.every_steps": 50, "checkpoint.keep_best.n": 3, "checkpoint.keep_best.metric": "val_loss",
+        "checkpoint.keep_best.better": "lower"},
+     ["train.validation={every_steps: 50, shards: SHARDS, max_batches: 30}"]),
+    (["strategy: ddp\nprecision: bf16-mixed\nmax_epochs: 3\ngradient_clip_val: 1\ngradient_clip_algorithm: value\n"],
+     {"strategy.sharding": "no_shard", "strategy.mixed_precision.reduce": "fp32", "precision.autocast": "bf16", "train.epochs": 3,
+      "train.clip.value": 1.0, "train.clip.norm": None}, ["data.laion.num_samples=640"]),
+    (["trainer: {strategy: fsdp_cpu_offload, precision: bf16-true, max_steps: 3}"],
+     {"strategy.cpu_offload": True, "strategy.mixed_precision.param": "bf16", "strategy.mixed_precision.reduce": "bf16"}, []),
+    (["sharding_strategy: 2\ncpu_offload: {_target_: torch.distributed.fsdp.CPUOffload, offload_params: true}\n"
+      "mixed_precision: {_target_: torch.distributed.fsdp.MixedPrecision, param_dtype: {_target_: hydra.utils.get_object, "
+      "path: torch.bfloat16}, reduce_dtype: torch.float32}"],
+     {"strategy.sharding": "shard_grad_op", "strategy.cpu_offload": True, "strategy.mixed_precision.param": "bf16",
+      "strategy.mixed_precision.reduce": "fp32", "strategy.mixed_precision.buffer": "fp32"}, ["train.steps=1"]),
+    (["strategy: {_target_: pytorch_lightning.strategies.DeepSpeedStrategy, stage: 3, offload_optimizer: true}"],
+     {"strategy.sharding": "full_shard", "strategy.cpu_offload": True}, ["train.steps=1"]),
+    (['{"trainer": {"strategy": {"class_path": "ModelParallelStrategy", "init_args": {"data_parallel_size": 8}}, "devices": [0, 1]}}'],
+     {"strategy.sharding": "full_shard"}, ["train.steps=1"]),
+    (["trainer: {strategy: fsdp, callbacks: {stop: {_target_: EarlyStopping, monitor: val_loss, patience: 2, min_delta: 0.1}, "
+      "save: {_target_: ModelCheckpoint, save_top_k: -1, every_n_epochs: 2}}, max_epochs: 4}"],
+     {"train.stop.metric": "val_loss", "train.stop.patience": 2, "train.stop.min_delta": 0.1, "checkpoint.keep": None,
+      "checkpoint.every_epochs": 2}, ["data.laion.num_samples=640", "train.validation={every_steps: 5, shards: SHARDS}"]),
+])  # fmt: skip
+def test_lightning_becomes_blocks_that_are_planned(floe, tmp_path, shards, texts, values, more):
+    done = lightning(floe, tmp_path, *texts)
+    mine, file = tmp_path / "mine.yaml", tmp_path / "migrated.yaml"
+    mine.write_text(MINE.replace("SHARDS", f'"{shards["laion"]}"'))
+    file.write_text(done.stdout)
+    words = [str(mine), str(file), "world=4", *(word.replace("SHARDS", f"'{shards['laion']}'") for word in more)]
+    planned = floe("plan", *words)
+    assert planned.returncode == 0, planned.stderr
+    words.remove("world=4")
+    config = yaml.safe_load(floe("train", *words, "--print-config").stdout)
+    for key, value in values.items():
+        assert number(at(config, key)) == value, key
+
+
+def test_lightning_says_the_command(floe, tmp_path):
+    assert "#   floe launch -n 4 -- train mine.yaml migrated.yaml" in lightning(floe, tmp_path, CLASS_PATH).stdout
+    two = lightning(floe, tmp_path, CLASS_PATH.replace("num_nodes: 1", "num_nodes: 2")).stdout
+    assert "#   torchrun --nnodes 2 --nproc-per-node 4 --no-python floe train mine.yaml migrated.yaml" in two
+    assert "#   floe plan mine.yaml migrated.yaml world=8" in two
+    assert "the file does not say how many ranks there are" in lightning(floe, tmp_path, BASE).stdout
+
+
+SAMPLES = {
+    "sharding_strategy": "FULL_SHARD", "device_mesh": "[2, 4]", "mixed_precision": "{param_dtype: bfloat16}", "cpu_offload": "false",
+    "state_dict_type": "full", "process_group_backend": "gloo", "timeout": "60", "stage": "2", "precision": "32-true",
+    "offload_optimizer": "true", "offload_parameters": "true",
+    "auto_wrap_policy": "[a.B]", "activation_checkpointing_policy": "[a.BDecoderLayer]", "activation_checkpointing": "[a.BDecoderLayer]",
+    "log_to_logger": "true", "offline": "true", "project": "p", "entity": "e", "name": "n", "log_model": "true",
+    "gradient_clip_algorithm": "norm", "monitor": "val_loss", "strategy": "fsdp", "logger": "true", "callbacks": "[]", "mode": "min", "save_top_k": "2",
+}  # fmt: skip
+
+
+def test_every_key_of_the_tables_is_translated_or_said(floe, tmp_path):
+    """One file per table with all of its keys: each is in a comment of what is printed."""
+    tables = re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", reference(floe), re.MULTILINE | re.DOTALL)
+    wrappers = {
+        "`trainer.strategy`": "strategy:\n{}", "`trainer`": "trainer:\n{}", "`ModelCheckpoint`": "callbacks:\n  a:\n{}",
+        "`EarlyStopping`": "callbacks:\n  a:\n{}", "xlm-core's `FSDPDiagnosticsCallback`": "callbacks:\n  a:\n{}",
+        "`WandbLogger`": "trainer: {{max_steps: 1}}\nlogger:\n{}",
+    }  # fmt: skip
+    assert {title for title, _ in tables} == wrappers.keys()
+    for title, body in tables:
+        keys = re.findall(r"^\| `(\w+)` \|", body, re.MULTILINE)
+        assert keys
+        kind = re.search(r"`(\w+)`", title).group(1) if "." not in title else "FSDPStrategy"
+        lines = [f"    {key}: {SAMPLES.get(key, '1')}" for key in keys]
+        if title != "`trainer`":
+            lines.insert(0, f"    _target_: x.{kind}")
+        done = lightning(floe, tmp_path, wrappers[title].format("\n".join(lines)))
+        text = comments(done.stdout)
+        for key in keys:
+            if key not in ("strategy", "logger", "callbacks"):  # these have comments of their own
+                assert re.search(rf"\b{key}\b", text), f"{key} of {title}\n{done.stdout}"
+
+
+def test_what_lightning_has_beyond_is_said(floe, tmp_path):
+    done = lightning(floe, tmp_path, """trainer:
+  precision: ${precision}
+  strategy: {_target_: FSDPStrategy, shard_strategy: 1, auto_wrap_policy: {_target_: functools.partial, _args_: [torch.distributed.fsdp.wrap.size_based_auto_wrap_policy], min_num_params: 1000}, ignored_modules: [a]}
+  callbacks: [{_target_: my.Callback}]
+  logger: {_target_: my.Logger}
+  plugin: x
+lightning_module: {lr: 1}
+datamodule: {}
+""")
+    for sentence in (
+        "trainer.precision is ${precision}, which this file does not resolve",
+        "strategy.shard_strategy is no key that floe migrate knows; did you mean 'sharding_strategy'",
+        "for which no class of floe's models is known; strategy.units stays as it is",
+        "ignored_modules",
+        "the callback Callback has no counterpart; left out",
+        "the logger Logger has no counterpart; left out",
+        "trainer.plugin is no key that floe migrate knows",
+    ):
+        assert sentence in done.stderr, done.stderr
+    assert "lightning_module, datamodule: what a run trains" in done.stdout
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("[1, 2]", "is no block of Lightning"),
+    ("a: 1\n", "has neither trainer nor strategy, and none of their keys; it has a"),
+    ("trainer: 5\n", "trainer must be a block, not 5"),
+    ("strategy: xla\n", "0.yaml:1:11: strategy is 'xla', which floe migrate does not know"),
+    ("strategy: {_target_: a.XLAStrategy}\n", "the strategy is a.XLAStrategy, which floe migrate does not know"),
+    ("sharding_strategy: HALF\n", "0.yaml:1:20: sharding_strategy is 'HALF', but must be FULL_SHARD"),
+    ("state_dict_type: x\n", "state_dict_type is 'x', but must be full or sharded"),
+    ("mixed_precision: bf16\n", "mixed_precision must be a block"),
+    ("mixed_precision: {_target_: my.policy}\n", "mixed_precision is made by my.policy, which says nothing here about its types"),
+    ("mixed_precision: {param_dtype: int8}\n", "param_dtype is 'int8', but floe has"),
+    ("trainer: {precision: 64-true}\n", "precision is '64-true', which floe does not have"),
+    ("trainer: {accumulate_grad_batches: 0}\n", "train.gradient_accumulation is 0, but must be at least 1"),
+    ("trainer: {max_steps: many}\n", "max_steps must be a whole number, not 'many'"),
+    ("timeout: {_target_: timedelta, weeks: 1}\n", "timeout.weeks is no unit"),
+    ("callbacks: [{_target_: EarlyStopping, monitor: acc}]\n", "EarlyStopping looks at 'acc', which floe does not measure"),
+    ("strategy: {sharding_strategy: FULL_SHARD\n", "0.yaml"),
+])
+def test_wrong_files_are_one_sentence_and_exit_2(floe, tmp_path, text, sentence):
+    done = lightning(floe, tmp_path, text, code=2)
+    assert done.stdout == ""
+    assert done.stderr.startswith("floe: ") and done.stderr.count("\n") == 1, done.stderr
+    assert sentence in done.stderr
