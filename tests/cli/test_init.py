@@ -207,6 +207,17 @@ def test_pairs_and_documents_agree_on_their_batches(init, trained):
     losses(steps, "laion"), losses(steps, "mmc4")
 
 
+@pytest.mark.parametrize("name", ["opt_x1", "neox_x2"])
+def test_a_flamingo_with_adapters(init, trained, name):
+    model = GOLDENS / "models" / name
+    config = init(model / "lm", "--tokenizer", TOKENIZER, "--vision", model / "vision", "--lora", "--data",
+                  CORPUS / "laion/000000.tar", expect_warning=True)  # fmt: skip
+    fused = ["*.attention.query_key_value"]
+    separate = ["*.self_attn.q_proj", "*.self_attn.v_proj"]
+    assert config["model"]["lora"]["targets"] == (fused if name == "neox_x2" else separate)
+    losses(trained("train.epochs=1", *SMALL), "laion")
+
+
 @pytest.mark.parametrize("tars", [False, True])
 def test_a_language_model_with_text(init, trained, llama, tmp_path, tars):
     rows = texts(60)
@@ -328,6 +339,7 @@ def test_a_large_model_is_fitted_to_the_gpus(init, large, tmp_path):
     assert "lora" in one["model"] and "all of the model would not fit" in init.comments
     assert one["strategy"]["sharding"] == "no_shard" and one["strategy"]["mixed_precision"]["param"] == "bf16"
     assert "8.39 M of 6.75 B parameters train (adapters)" in init.stdout
+    assert "threads" not in one["data"]  # the cores here say nothing of those there
     eight = init(large, "--data", "a.jsonl", "--gpu-memory", "80GiB", "--ranks", 8, output="eight.yaml")
     assert "lora" not in eight["model"] and eight["strategy"]["sharding"] in ("shard_grad_op", "full_shard")
     assert eight["data"]["instruct"]["batch_size"] >= 2
@@ -469,7 +481,8 @@ def wrong(floe, tmp_path):
         ([], "name one model folder"),
         (["LM"], "say what to train on with --data"),
         (["LM", "b", "--data", "a.jsonl"], "(a pattern stands in quotes)"),
-        (["nowhere", "--data", "a.jsonl"], "there is no folder 'nowhere'"),
+        (["nowhere", "--data", "a.jsonl"], "there is no folder 'nowhere'; name a Hugging Face folder"),
+        (["facebook/opt-125m", "--data", "a.jsonl"], "'hf download facebook/opt-125m --local-dir opt-125m'"),
         (["empty", "--data", "a.jsonl"], "it has no config.json"),
         (["LM", "--data", "gone.jsonl"], "there is no shard 'gone.jsonl'"),
         (["LM", "--data", "*.gone"], "no shard matches '*.gone'"),

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <set>
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
@@ -112,10 +110,10 @@ class PlannedModel {
     (*train.as<config::Map>())["steps"] = config::Value(std::int64_t{1});
     config::Map& root = *tree.as<config::Map>();
     root["model"] = block_;
-    root["train"] = train;
+    root["train"] = std::move(train);
     if (lora) (*root["model"].as<config::Map>())["lora"] = lora_block(model_);
     config::Layers layers;
-    layers.base = tree;
+    layers.base = std::move(tree);
     return subject.emplace(plan::subject_of(plan::load_run_plan_config(layers).config));
   }
 
@@ -175,7 +173,8 @@ class Chooser {
   }
 
   void choose_reading() {
-    chosen_.threads = std::clamp<std::int64_t>(machine_.cores / chosen_.ranks, 1, kMostThreads);
+    if (!wishes_.gpu_memory)
+      chosen_.threads = std::clamp<std::int64_t>(machine_.cores / chosen_.ranks, 1, kMostThreads);
     std::size_t fewest = SIZE_MAX;
     bool commands = false;
     for (const DataFacts& facts : data_) {

@@ -62,7 +62,8 @@ struct Choices {
   std::int64_t epochs = 1;              // where there are batches
   std::int64_t steps = 0;               // of the run
   bool resampled = false;
-  std::int64_t workers = 1, threads = 1;
+  std::int64_t workers = 1;
+  std::optional<std::int64_t> threads;  // null: it is for a machine that is not here
 };
 
 // `model_block`: as the configuration will have it, without adapters. Throws ConfigError for what

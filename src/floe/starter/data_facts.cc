@@ -8,13 +8,11 @@
 #include "floe/config/load.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
-#include "floe/data/loader/prepared_batches.h"
 #include "floe/data/shards/shard_list.h"
 #include "floe/data/sources/laion.h"
 #include "floe/data/sources/mmc4.h"
 #include "floe/data/stream/counts.h"
 #include "floe/image/transform.h"
-#include "floe/io/tensors/open_tensors.h"
 #include "floe/starter/walk_shard.h"
 
 namespace floe::starter {
@@ -37,6 +35,14 @@ struct ShardFacts {
 };
 
 bool is_command(const std::string& shard) { return shard.starts_with("pipe:"); }
+
+// 0 for a command, and for what has no size.
+std::int64_t size_of_file(const std::string& shard) {
+  std::error_code failed;
+  if (is_command(shard) || !fs::is_regular_file(shard, failed)) return 0;
+  const auto size = fs::file_size(shard, failed);
+  return failed ? 0 : static_cast<std::int64_t>(size);
+}
 
 bool is_compressed(const std::string& name) {
   for (const char* end : {".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4"})
@@ -77,9 +83,7 @@ class DataLook {
     facts_.kept += found.kept;
     single_image_ += found.single_image;
     if (found.seen > 0) least_ = std::min(least_, content_of(found));
-    std::error_code failed;
-    const auto size =
-        is_command(shard) ? 0 : static_cast<std::int64_t>(fs::file_size(shard, failed));
+    const std::int64_t size = size_of_file(shard);
     looked_at_bytes_ += found.cut ? std::min(size, found.bytes_read) : size;
     // How far in a compressed file this is cannot be known.
     unknown_ = unknown_ || (found.cut && (is_command(shard) || is_compressed(shard)));
@@ -207,7 +211,7 @@ DataFacts look_at_data(const std::string& kind, const std::string& pattern,
       ++facts.num_missing;
       continue;
     }
-    if (!command) facts.bytes += static_cast<std::int64_t>(fs::file_size(shard, failed));
+    facts.bytes += size_of_file(shard);
     there.push_back(shard);
   }
   const bool all_of_them =
@@ -237,59 +241,6 @@ DataFacts look_at_data(const std::string& kind, const std::string& pattern,
   counts.bad_shards = std::ssize(facts.damaged_shards);
   require<ConfigError>(facts.kept > 0, "init: nothing of '", pattern,
                        "' can be used: ", data::why_unused(counts, kind));
-  return facts;
-}
-
-DataFacts look_at_batches(const std::string& path) {
-  constexpr std::string_view kRank = "{rank}";
-  DataFacts facts;
-  facts.kind = "batches";
-  facts.pattern = path;
-  const auto of_rank = [&](std::int64_t rank) {
-    std::string file = path;
-    if (const auto at = path.find(kRank); at != std::string::npos)
-      file.replace(at, kRank.size(), std::to_string(rank));
-    return file;
-  };
-  require<ConfigError>(data::has_prepared_batches(path), "init: there is no '", of_rank(0), "'");
-  std::error_code ignored;
-  const bool several = path.find(kRank) != std::string::npos;
-  for (facts.num_files = 0; fs::exists(of_rank(facts.num_files), ignored); ++facts.num_files)
-    if (!several && facts.num_files == 1) break;
-  require<ConfigError>(facts.num_files > 0, "init: there is no '", of_rank(0),
-                       "'; ranks are counted from 0");
-
-  const auto source = open_tensors(of_rank(0));
-  std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> steps;  // tokens and pictures
-  for (const std::string& name : source->names()) {
-    std::int64_t step = 0;
-    int behind = 0;
-    if (std::sscanf(name.c_str(), "step%ld.%n", &step, &behind) != 1 || behind == 0) continue;
-    const std::string rest = name.substr(static_cast<std::size_t>(behind));
-    const std::size_t dot = rest.find('.');
-    const data::DataSource* of = data::find_source(rest.substr(0, dot));
-    if (!of || dot == std::string::npos) continue;
-    const std::string what = rest.substr(dot + 1);
-    const auto& shape = source->find(name)->shape;
-    if (what == "input_ids" && shape.size() == 2) {
-      steps[step].first += shape[0] * shape[1];
-      facts.most_tokens = std::max(facts.most_tokens, shape[1]);
-      facts.with_images = facts.with_images || of->info().has_images;
-      if (std::find(facts.sources.begin(), facts.sources.end(), of->id()) == facts.sources.end())
-        facts.sources.push_back(of->id());
-    } else if (what.starts_with("images") && shape.size() >= 4) {
-      steps[step].second += shape.size() == 5 ? shape[0] * shape[1] : shape[0];
-    }
-  }
-  require<ConfigError>(!steps.empty(), "init: '", of_rank(0),
-                       "' has no prepared batches: their tensors are called "
-                       "step0.SOURCE.input_ids and so on (docs/data.md)");
-  facts.steps = std::ssize(steps);
-  for (const auto& [step, load] : steps) {
-    facts.step_tokens = std::max(facts.step_tokens, load.first);
-    facts.step_images = std::max(facts.step_images, load.second);
-  }
-  facts.exact = true;
   return facts;
 }
 

@@ -1,15 +1,10 @@
 // Which source data is for, by what lies in it.
-#include <glob.h>
-
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "floe/core/error.h"
-#include "floe/core/names.h"
-#include "floe/data/loader/prepared_batches.h"
 #include "floe/data/python/str.h"
 #include "floe/data/shards/shard_list.h"
 #include "floe/data/sources/text_files.h"
@@ -56,7 +51,7 @@ std::string kind_of_json(const data::Bytes& bytes, std::set<std::string>& found)
 // By the files of a sample; empty: of no source, and `found` has what they are.
 std::string kind_of_sample(const data::RawSample& raw, std::set<std::string>& found) {
   if (const data::Field* line = raw.find("jsonl")) {
-    const std::string kind = kind_of_json(line->bytes, found);
+    std::string kind = kind_of_json(line->bytes, found);
     if (kind != "mmc4") return kind;
     found.insert("MMC4 documents as lines of JSON, which floe convert mmc4 makes shards of");
     return "";
@@ -65,7 +60,7 @@ std::string kind_of_sample(const data::RawSample& raw, std::set<std::string>& fo
   if (picture && raw.find("txt")) return "laion";
   const data::Field* json = raw.find("json");
   if (json && !picture) {
-    const std::string kind = kind_of_json(json->bytes, found);
+    std::string kind = kind_of_json(json->bytes, found);
     if (kind != "text") return kind;
     found.insert("texts in .json, which floe reads from .txt");
     return "";

@@ -130,7 +130,9 @@ class EntryWriter {
         batch_reason(facts, choice, unit));
     if (const auto most = max_tokens_of(facts.kind, model_))
       add(block + "max_tokens", number_value(*most),
-          *most == model_.context ? str("the model has positions for ", model_.context, ".") : "");
+          *most == model_.context
+              ? str("the model has positions for ", model_.context, ".")
+              : str("the longest of those that were looked at has ", facts.most_tokens, "."));
     if (facts.kind == "laion" || facts.kind == "mmc4") {
       const bool both = data_.size() > 1;
       add(block + "weight", config::Value(both && facts.kind == "laion" ? 0.2 : 1.0),
@@ -165,8 +167,9 @@ class EntryWriter {
     if (chosen_.workers > 1)
       add("data.workers", number_value(chosen_.workers), "so many commands run at a time.");
     add_damage();
-    add("data.threads", number_value(chosen_.threads),
-        str(counted(machine_.cores, "core"), " for ", counted(chosen_.ranks, "rank"), "."));
+    if (chosen_.threads)
+      add("data.threads", number_value(*chosen_.threads),
+          str(counted(machine_.cores, "core"), " for ", counted(chosen_.ranks, "rank"), "."));
   }
 
   // A run that would stop because of what was seen here is allowed twice as much.

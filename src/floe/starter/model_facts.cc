@@ -1,7 +1,5 @@
 #include "floe/starter/model_facts.h"
 
-#include <algorithm>
-#include <array>
 #include <filesystem>
 #include <map>
 
@@ -24,11 +22,19 @@ bool is_there(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
+// How to get a model of the hub, such as facebook/opt-125m.
+std::string how_to_fetch(const std::string& name) {
+  const std::size_t slash = name.find('/');
+  const bool of_hub = slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
+                      name.find('/', slash + 1) == std::string::npos && name.front() != '.';
+  return of_hub ? str("fetch it from the Hugging Face hub with 'hf download ", name,
+                      " --local-dir ", name.substr(slash + 1), "' and name that folder")
+                : "name a Hugging Face folder of a language model";
+}
+
 models::HfConfig config_of_folder(const std::string& folder) {
-  require<ConfigError>(is_there(folder), "init: there is no folder '", folder,
-                       "'; name a Hugging Face folder of a language model (one from the hub is "
-                       "fetched by: hf download NAME --local-dir ",
-                       folder, ")");
+  require<ConfigError>(is_there(folder), "init: there is no folder '", folder, "'; ",
+                       how_to_fetch(folder));
   const std::string file = folder + "/config.json";
   require<ConfigError>(is_there(file), "init: '", folder,
                        "' is no Hugging Face folder of a language model: it has no config.json");

@@ -1,8 +1,5 @@
 #include "floe/starter/starter.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 
@@ -11,7 +8,6 @@
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/utf8.h"
-#include "floe/data/shards/shard_list.h"
 #include "floe/starter/entries.h"
 #include "floe/train/run_config.h"
 
