@@ -33,8 +33,9 @@ SUBSTITUTES = [
     Substitute("'/data/", "'{folder}/"),
     Substitute("{00000..00127}", "{00000..00003}"),
     Substitute("{0000..0511}", "{0000..0003}"),
-    Substitute("train.steps=100000", "train.steps=2 data.laion.batch_size=2 data.mmc4.batch_size=2"),
+    Substitute("train.steps=100000", "train.steps=2 data.laion.batch_size=2 data.mmc4.batch_size=2 model.perceiver.depth=1"),
     Substitute("train.epochs=20", "train.epochs=1"),
+    Substitute("floe train first.yaml", "floe train first.yaml ~train.epochs train.steps=2"),
     Substitute("checkpoints/step_1000", "checkpoints/step_3"),
     Substitute("raw/shard_{0..99}.zip", "raw/shard_{0..2}.zip", "docs/data.md"),
 ]

@@ -43,7 +43,7 @@ def substituted(command, folder=""):
 
 
 # A line of output without what differs from run to run: numbers with their units, times, padding.
-NUMBER = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d.,:]*(?:e[-+]?\d+)?(?: ?(?:[kMGT]i?B|B|[kMG]|%|ms|s|min|h)\b)*")
+NUMBER = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d.,:]*(?:e[-+]?\d+)?(?: ?(?:[kKMGT]i?B|B|[kMG]|%|ms|s|min|h)\b)*")
 
 
 UNIT = re.compile(r"(?:lang_encoder|vision_encoder)\.[\w.]+|\bperceiver\b|\(root\)")
@@ -54,7 +54,8 @@ def shape(line):
     if "memory:" in line or "times:" in line or "largest:" in line:  # which unit it is depends on the machine
         line = CLASS.sub("CLASS", UNIT.sub("UNIT", line))
         line = re.sub(r"(?:(?:parameters|optimizer|activations|gradients|gathered|others|logits) \d+%(?:, )?)+", "PARTS", line)
-    return re.sub(r"[\s─-]+", " ", NUMBER.sub("N", line)).strip()
+    line = re.sub(r"( time: ).*?: .*", r"\1PARTS", line)  # parts that took no time are left out
+    return re.sub(r"(?:N )+left", "N left", re.sub(r"[\s─-]+", " ", NUMBER.sub("N", line))).strip()
 
 
 def spaced(line):

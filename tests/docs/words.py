@@ -34,23 +34,22 @@ def options(command):
 
 @functools.cache
 def keys():
-    """All keys of `floe train`, with those of blocks in between."""
-    found, block = set(), ""
+    """All keys of `floe train`: names of blocks, and those that have a value."""
+    blocks, values, block = set(), set(), ""
     for line in floe("train", "--reference").splitlines():
         if heading := re.match(r"#+ `([^`]+)`", line):
             block = heading.group(1) + "."
-            found.add(heading.group(1))
+            blocks.add(heading.group(1))
         elif key := re.match(r"\| `([^`]+)` \|", line):
-            found.add(block + key.group(1))
-    assert "train.steps" in found and "strategy.mixed_precision.param" in found
-    return found
+            values.add(block + key.group(1))
+    assert "train" in blocks and "train.steps" in values and "strategy.mixed_precision.param" in values
+    return blocks, values
 
 
 def is_key(key):
-    """Also of a block whose names are the user's own, such as sources or patterns of names."""
-    parts = key.split(".")
-    known = keys()
-    return any(".".join(parts[:n]) in known for n in (len(parts), len(parts) - 1) if n)
+    """Also inside of a value whose names are the user's own, such as sources or patterns of parameters."""
+    blocks, values = keys()
+    return key in blocks | values or key.rpartition(".")[0] in values
 
 
 def stands_for_something(word):
