@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <sstream>
 
 #include "floe/config/yaml.h"
 #include "floe/core/error.h"
@@ -69,6 +71,148 @@ TEST(Migrate, APageOrdersItsBlocksAndKeepsItsComments) {
   expect_yaml(page);
 }
 
+Words split(const std::string& text) {
+  Words words;
+  std::istringstream stream(text);
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+// All comments as one line.
+std::string comments_of(const Page& page) {
+  std::string all;
+  std::istringstream lines(page.text("run.yaml"));
+  for (std::string line; std::getline(lines, line);)
+    for (const std::string& word : split(line))
+      if (word != "#") all += word + " ";
+  return all;
+}
+
+TEST(Migrate, Launchers) {
+  struct Case {
+    std::string before, command, said;
+  };
+  const std::vector<Case> cases{
+      {"", "floe train", ""},
+      {"python", "floe train", ""},
+      {"python -u", "floe train", "python's -u: floe is a program of its own"},
+      {"nohup python", "nohup floe train", ""},
+      {"torchrun", "floe train", ""},
+      {"torchrun --nproc_per_node 3 --log_dir logs", "floe launch -n 3 -- train",
+       "torchrun --nproc_per_node 3 --log_dir logs: "},
+      {"torchrun --nproc_per_node=gpu", "torchrun --nproc_per_node=gpu --no-python floe train",
+       "--no-python says"},
+      {"torchrun --nnodes=1:4 --nproc_per_node=8",
+       "torchrun --nnodes=1:4 --nproc_per_node=8 --no-python floe train", ""},
+      {"torchrun --nproc_per_node=2 --max_restarts=3",
+       "torchrun --nproc_per_node=2 --max_restarts=3 --no-python floe train", ""},
+      {"srun -N 2 torchrun --nnodes 2 --nproc_per_node 4",
+       "srun -N 2 torchrun --nnodes 2 --nproc_per_node 4 --no-python floe train", ""},
+      {"srun -n 8 -N2 python3.9", "srun -n 8 -N2 floe train", "floe reads SLURM's variables"},
+      {"mpirun --np 4 -x NCCL_DEBUG python", "mpirun --np 4 -x NCCL_DEBUG floe train",
+       "floe reads OpenMPI's variables"},
+      {"accelerate launch --num_processes 4", "floe launch -n 4 -- train",
+       "accelerate launch --num_processes 4: floe launch"},
+      {"deepspeed --num_gpus 2", "floe launch -n 2 -- train",
+       "deepspeed --num_gpus 2: floe launch"},
+      {"NCCL_DEBUG=INFO OMP_NUM_THREADS=4 python", "NCCL_DEBUG=INFO OMP_NUM_THREADS=4 floe train",
+       ""},
+      {"env PYTHONPATH=open_flamingo python", "floe train",
+       "PYTHONPATH=open_flamingo: there is no Python in a run of floe"},
+  };
+  for (const Case& c : cases) {
+    Words words = split(c.before);
+    // Python takes a module too.
+    const Words script = c.before == "python" ? Words{"-m", "open_flamingo.train.train"}
+                                              : Words{"/x/open_flamingo/train/train.py"};
+    words.insert(words.end(), script.begin(), script.end());
+    words.insert(words.end(), {"--laion_shards", "x"});
+    const Page page = from_openflamingo(words, {});
+    EXPECT_EQ(page.command("run.yaml"), c.command + " run.yaml") << c.before;
+    EXPECT_NE(comments_of(page).find(c.said), std::string::npos) << page.text("run.yaml");
+  }
+}
+
+std::string refusal(const std::function<Page()>& make) {
+  try {
+    make();
+    return "";
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
+TEST(Migrate, WrongCommandsAreASentence) {
+  const std::vector<std::pair<Words, std::string>> cases{
+      {{"torchrun", "--nproc_per_node=4"},
+       "there is no train.py in the command 'torchrun --nproc_per_node=4'"},
+      {{"torchrun train.py --lm_path x"}, "take the quotes around it away"},
+      {{"python", "eval/evaluate.py"}, "'eval/evaluate.py' is not OpenFlamingo's train.py"},
+      {{"python", "-m", "open_flamingo.eval.evaluate"},
+       "'-m open_flamingo.eval.evaluate' is not OpenFlamingo's train.py"},
+      {{"bash", "run_train.py"}, "'bash' starts a script; name the command inside of it"},
+      {{"env", "-u", "X", "train.py"}, "'env -u' is not understood; write the variables alone"},
+      {{"torchrun", "--nproc_per_node=0", "train.py"},
+       "--nproc_per_node is '0', but must be a number of at least 1"},
+      {{"deepspeed", "train.py"}, "deepspeed does not say how many ranks it starts"},
+  };
+  for (const auto& [words, sentence] : cases)
+    EXPECT_NE(refusal([&] { return from_openflamingo(words, {}); }).find(sentence),
+              std::string::npos)
+        << sentence;
+}
+
+TEST(Migrate, WrongFlagsAreASentence) {
+  const std::vector<std::pair<Words, std::string>> cases{
+      {{"--dist_url", "x"},
+       "'--dist_url' is no flag of OpenFlamingo's train.py; did you mean '--dist-url'?"},
+      {{"--lm_path"}, "--lm_path needs a value behind it"},
+      {{"--lm_path", "--seed", "1"},
+       "--lm_path needs a value behind it, and '--seed' is a flag; write --lm_path=VALUE"},
+      {{"--seed", "x"}, "--seed is 'x', but must be a whole number"},
+      {{"--seed", "1.5"}, "--seed is '1.5', but must be a whole number"},
+      {{"--learning_rate", "nan"}, "--learning_rate is 'nan', but must be a number"},
+      {{"--learning_rate", "1e999"}, "--learning_rate is '1e999', but must be a number"},
+      {{"--precision", "fp8"},
+       "--precision is 'fp8', but must be one of amp_bf16, amp_bfloat16, bf16, fp16, fp32"},
+      {{"--fsdp=yes"}, "--fsdp takes no value, got '--fsdp=yes'"},
+      {{"--batch_size", "4"},
+       "'--batch_size' could be --batch_size_mmc4 or --batch_size_laion of train.py"},
+      {{"stray"}, "train.py takes no word 'stray' beside its flags"},
+      {{" ", "--fsdp"}, "a backslash with a space behind it does not continue a line"},
+      {{"--laion_shards="}, "neither --laion_shards nor --mmc4_shards is given"},
+      {{"--run_name", "a/.."}, "--run_name 'a/..' names no folder of its own"},
+      {{"--lm_path="}, "--lm_path is empty"},
+      {{"--save_checkpoints_to_wandb"}, "--save_checkpoints_to_wandb needs --report_to_wandb"},
+  };
+  for (const auto& [flags, sentence] : cases) {
+    Words words{"train.py", "--laion_shards", "x"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    EXPECT_NE(refusal([&] { return from_openflamingo(words, {}); }).find(sentence),
+              std::string::npos)
+        << sentence;
+  }
+}
+
+TEST(Migrate, BatchesOfBothSourcesAreCompared) {
+  const auto warning = [](const std::string& before, const std::string& flags) {
+    Words words = split(before +
+                        " train.py --laion_shards x --mmc4_shards y --mmc4_textsim_threshold 0.2 "
+                        "--tokenizer_path x --train_num_samples_laion 800 " +
+                        flags);
+    return join(from_openflamingo(words, {}).warnings(), "; ");
+  };
+  EXPECT_EQ(warning("", "--train_num_samples_mmc4 800"), "");
+  EXPECT_NE(warning("torchrun --nproc_per_node=2", "--train_num_samples_mmc4 8000")
+                .find("an epoch has 4 batches of LAION and 32 of MMC4 on 2 ranks"),
+            std::string::npos);
+  // Without the number of ranks only what train.py compares is known.
+  EXPECT_NE(warning("srun", "--train_num_samples_mmc4 8000 --batch_size_laion 100")
+                .find("--train_num_samples by --batch_size is 8 for LAION and 62 for MMC4; "
+                      "train.py refuses that"),
+            std::string::npos);
+}
+
 Words whole_command() {
   Words words{"A=1",      "srun",           "-N", "2", "--ntasks-per-node", "4", "python",
               "train.py", "--laion_shards", "x"};
@@ -122,6 +266,34 @@ class LightningFile {
  private:
   std::filesystem::path path_;
 };
+
+TEST(Migrate, WrongFilesAreASentence) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"[1, 2]", "is no block of Lightning"},
+      {"a: 1", "has neither trainer nor strategy, and none of their keys; it has a"},
+      {"trainer: 5", "trainer must be a block, not 5"},
+      {"strategy: xla", ":1:11: strategy is 'xla', which floe migrate does not know"},
+      {"strategy: {_target_: a.XLAStrategy}",
+       "the strategy is a.XLAStrategy, which floe migrate does not know"},
+      {"state_dict_type: x", "state_dict_type is 'x', but must be full or sharded"},
+      {"mixed_precision: bf16", "mixed_precision must be a block"},
+      {"mixed_precision: {_target_: my.policy}",
+       "mixed_precision is made by my.policy, which says nothing here"},
+      {"mixed_precision: {param_dtype: int8}", "param_dtype is 'int8', but floe has"},
+      {"mixed_precision: {grad_dtype: null}", "mixed_precision.grad_dtype is no argument"},
+      {"trainer: {precision: 64-true}", "precision is '64-true', which floe does not have"},
+      {"trainer: {max_steps: many}", "max_steps must be a whole number, not 'many'"},
+      {"trainer: {gradient_clip_val: 1, gradient_clip_algorithm: x}",
+       "gradient_clip_algorithm is 'x'"},
+      {"timeout: {_target_: timedelta, weeks: 1}", "timeout.weeks is no unit"},
+      {"callbacks: [{_target_: EarlyStopping, monitor: acc}]", "EarlyStopping looks at 'acc'"},
+  };
+  for (const auto& [text, sentence] : cases) {
+    const LightningFile file(text + "\n");
+    EXPECT_NE(refusal([&] { return file.page(); }).find(sentence), std::string::npos)
+        << sentence << ": " << refusal([&] { return file.page(); });
+  }
+}
 
 TEST(Migrate, EveryKeyOfLightningWithOddValues) {
   const std::vector<std::pair<const LightningBlock*, std::string>> blocks{

@@ -59,7 +59,7 @@ void mixed_precision(const Value& value, const std::string& comment, Target& tar
       target.page.leave_out(str("mixed_precision.", key,
                                 ": gradients are reduced in reduce and kept in fp32; "
                                 "inputs are cast where a unit begins."));
-    else if (!key.ends_with("_dtype"))
+    else if (key != "param_dtype" && key != "reduce_dtype" && key != "buffer_dtype")
       refuse(item, str("mixed_precision.", key,
                        " is no argument of torch.distributed.fsdp.MixedPrecision"));
   }
