@@ -104,7 +104,8 @@ def write_tar(path, files):
 
 
 def texts(count, first=0):
-    return [{"text": f"Story {i}: the ice drifts south and the sea is calm. " * (1 + i % 5)} for i in range(first, first + count)]
+    numbers = range(first, first + count)
+    return [{"text": f"Story {i}: the ice drifts south and the sea is calm. " * (1 + i % 5)} for i in numbers]
 
 
 def tasks(count):
@@ -422,7 +423,8 @@ def test_a_file_elsewhere_means_the_same_data(init, trained, llama, tmp_path):
     shutil.copytree(llama, tmp_path / "lm")
     (tmp_path / "configs").mkdir()
     config = init("lm", "--data", "a.jsonl", output="configs/my.yaml")
-    assert config["model"]["lm"] == str(tmp_path / "lm") and config["data"]["text"]["files"] == str(tmp_path / "a.jsonl")
+    assert config["model"]["lm"] == str(tmp_path / "lm")
+    assert config["data"]["text"]["files"] == str(tmp_path / "a.jsonl")
     other = tmp_path / "other"
     other.mkdir()
     assert trained("train.epochs=1", config=str(tmp_path / "configs/my.yaml"), cwd=other)
@@ -442,8 +444,8 @@ def test_odd_names(init, floe, trained, llama, tmp_path):
     name = yaml.safe_load(init.text)["run"]["name"].replace("$${", "${")
     assert name == ODD
     planned = subprocess.run(
-        f"PATH={os.environ['FLOE_BIN_DIR']}:$PATH; " + re.search(r"next +(.*)", init.stdout)[1], shell=True, cwd=tmp_path,
-        capture_output=True, text=True, executable="/bin/bash",
+        f"PATH={FLOE.parent}:$PATH; " + re.search(r"next +(.*)", init.stdout)[1],
+        shell=True, cwd=tmp_path, capture_output=True, text=True, executable="/bin/bash",
     )  # fmt: skip
     assert planned.returncode == 0, planned.stderr
     assert trained("train.epochs=1", config=f"./{ODD}.yaml", name=ODD)
@@ -506,7 +508,7 @@ def wrong(floe, tmp_path):
         (["LM", "--data", "a.jsonl", "--output", "empty"], "is a folder; name a file in it"),
         (["LM", "--data", "a.jsonl", "--vison", "x"], "did you mean '--vision'?"),
         (["LM", "--data", "x.safetensors"], "there is no 'x.safetensors'"),
-        (["LM", "--data", "a.jsonl", "--data", "LM/model.safetensors"], "a file of prepared batches holds every source"),
+        (["LM", "--data", "a.jsonl", "--data", "LM/model.safetensors"], "prepared batches holds every source"),
         (["LM", "--data", "LM/model.safetensors"], "has no prepared batches"),
     ],
 )
@@ -565,6 +567,6 @@ def test_an_encoder_takes_prepared_batches_alone(wrong, tmp_path):
 
 def test_help_lists_every_option(floe):
     text = floe("init", "--help").stdout
-    for option in ("--data", "--vision", "--tokenizer", "--lora", "--full", "--ranks", "--gpu-memory", "--output", "--force"):
-        assert f"  {option}" in text
+    names = ("data", "vision", "tokenizer", "lora", "full", "ranks", "gpu-memory", "output", "force")
+    assert all(f"  --{name}" in text for name in names)
     assert "init" in floe("--help").stdout

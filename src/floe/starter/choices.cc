@@ -278,7 +278,8 @@ class Chooser {
                   .trainable = report.trainable_numel,
                   .frozen = report.frozen_numel};
     placed.need.model = device_bytes(report);
-    placed.need.host = report.holdings.host_peak;
+    (chosen_.on_gpu ? placed.need.host : placed.need.copies) = saved_bytes(report);
+    placed.need.host += report.holdings.host_peak;
     placed.need.available = memory_of_rank();
     for (;;) {
       placed.need.activations = activation_bytes(report, load_of(data_, placed.sources));
@@ -290,7 +291,7 @@ class Chooser {
   // Whether what is offloaded fits beside the other ranks of the machine. Where GPUs are not here,
   // so much host memory is taken for granted as machines with GPUs have.
   bool fits(const Placed& placed) const {
-    if (!placed.need.fits()) return false;
+    if (!placed.need.fits() || !placed.candidate.offload) return placed.need.fits();
     const double of_rank =
         wishes_.gpu_memory
             ? kHostOfGpu * static_cast<double>(*wishes_.gpu_memory)

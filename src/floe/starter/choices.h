@@ -35,10 +35,11 @@ struct SourceChoice {
 struct Need {
   std::int64_t model = 0;        // by the plan, on the device
   std::int64_t activations = 0;  // of a batch, estimated
-  std::int64_t host = 0;         // by the plan, in host memory
+  std::int64_t copies = 0;       // of what is saved, while it is written; none on a GPU
+  std::int64_t host = 0;         // of a GPU's rank: by the plan, and such copies, in host memory
   std::int64_t available = 0;
 
-  std::int64_t all() const { return model + activations; }
+  std::int64_t all() const { return model + activations + copies; }
   bool fits() const { return all() <= available; }
 };
 

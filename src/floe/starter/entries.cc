@@ -232,10 +232,12 @@ class EntryWriter {
 
   void add_strategy() {
     using enum shard::Strategy;
-    const std::string needs = str("a rank needs about ", format_bytes(chosen_.need.all()), " of ",
-                                  format_bytes(std::max<std::int64_t>(0, chosen_.need.available)),
-                                  " (model ", format_bytes(chosen_.need.model), ", a batch about ",
-                                  format_bytes(chosen_.need.activations), ").");
+    const Need& need = chosen_.need;
+    const std::string needs =
+        str("a rank needs about ", format_bytes(need.all()), " of ",
+            format_bytes(std::max<std::int64_t>(0, need.available)), " (model ",
+            format_bytes(need.model), ", a batch about ", format_bytes(need.activations),
+            need.copies > 0 ? str(", a save ", format_bytes(need.copies)) : "", ").");
     std::string why;
     switch (chosen_.sharding) {
       case no_shard:
@@ -259,7 +261,7 @@ class EntryWriter {
     if (chosen_.offload)
       add("strategy.cpu_offload", config::Value(true),
           str("the GPUs alone would not hold it; ", format_bytes(chosen_.need.host),
-              " of each rank lie in host memory."));
+              " of each rank lie in host memory, with the copies that a save takes."));
     add("strategy.mixed_precision.param", text_value(std::string(name_of(chosen_.dtype))),
         chosen_.on_gpu ? "what GPUs compute fast. What trains is kept in fp32 beside it."
         : chosen_.dtype == DType::f32 ? "a processor computes in fp32."

@@ -81,4 +81,16 @@ std::int64_t device_bytes(const plan::PlanReport& report) {
   return report.holdings.held.peak() - report.holdings.host_peak;
 }
 
+std::int64_t saved_bytes(const plan::PlanReport& report) {
+  const shard::HeldBytes& held = report.holdings.held;
+  double mine = 0, all = 0;
+  for (const shard::PlannedGroup& group : report.plan.groups) {
+    if (!group.trainable) continue;
+    all += static_cast<double>(group.slice_bytes());
+    mine += static_cast<double>(group.slice_bytes()) / group.replicas;
+  }
+  const auto bytes = static_cast<double>(held.trainable_slices + held.optimizer_state);
+  return all > 0 ? static_cast<std::int64_t>(bytes * mine / all) : 0;
+}
+
 }  // namespace floe::starter

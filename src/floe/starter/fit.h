@@ -26,4 +26,8 @@ std::int64_t activation_bytes(const plan::PlanReport& report, const BatchLoad& l
 // Of the plan, on the device that computes: what lies in host memory does not count.
 std::int64_t device_bytes(const plan::PlanReport& report);
 
+// What an asynchronous save copies to host memory: all that changes, each byte by one of the ranks
+// that hold it.
+std::int64_t saved_bytes(const plan::PlanReport& report);
+
 }  // namespace floe::starter

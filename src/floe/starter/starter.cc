@@ -1,5 +1,6 @@
 #include "floe/starter/starter.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 
