@@ -258,7 +258,7 @@ def test_instructions_with_adapters_on_two_ranks(init, trained, llama, tmp_path)
 def test_one_file_for_two_ranks_is_drawn_from(init, trained, llama, tmp_path):
     write_lines(tmp_path / "a.jsonl", tasks(30))
     config = init(llama, "--data", "a.jsonl", "--ranks", 2)
-    assert config["data"]["resampled"] is True and "fewer shards than the 2 ranks" in init.comments
+    assert config["data"]["resampled"] is True and "too few shards for each of the 2 ranks" in init.comments
     assert len(trained("train.epochs=1", ranks=2)) >= 1
 
 
@@ -393,6 +393,17 @@ def test_damage_is_said(init, llama, tmp_path):
     init(llama, "--data", "{a,gone}.jsonl", expect_warning=True)
     assert "bad_json 1" in init.stderr and "Left out by the rules: empty_text 1." in init.comments
     assert "1 of the 2 shards" in init.stderr and "22 samples, 20 usable" in init.stdout
+
+
+def test_every_rank_gets_shards_that_are_there(init, trained, llama, tmp_path):
+    for number in (0, 1, 2, 4):
+        write_lines(tmp_path / f"{number}.jsonl", tasks(12))
+    config = init(llama, "--data", "{0..5}.jsonl", "--ranks", 2, expect_warning=True)
+    assert config["data"]["max_bad_fraction"] == 0.67  # a third of the shards is missing
+    assert len(trained("train.epochs=2", ranks=2)) > 2
+    alone = init(llama, "--data", "{0,3,5}.jsonl", "--ranks", 2, expect_warning=True, output="alone.yaml")
+    assert alone["data"]["resampled"] is True  # one of two ranks would have nothing
+    assert trained("train.epochs=1", config="alone.yaml", name="alone", ranks=2)
 
 
 # ---- files ----

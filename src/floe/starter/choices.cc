@@ -6,6 +6,7 @@
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/data/loader/prepared_batches.h"
+#include "floe/data/shards/shard_order.h"
 #include "floe/plan/report.h"
 #include "floe/starter/fit.h"
 #include "floe/strategy/strategy_config.h"
@@ -28,6 +29,7 @@ constexpr std::int64_t kShortEpoch = 500;  // steps below which one epoch teache
 constexpr std::int64_t kUnknownSteps = 1000;
 constexpr std::int64_t kMostThreads = 16;
 constexpr std::int64_t kMostCommandWorkers = 4;
+constexpr std::int64_t kUnknownContent = std::int64_t{1} << 40;
 
 // One way to place the model.
 struct Candidate {
@@ -175,17 +177,52 @@ class Chooser {
   void choose_reading() {
     if (!wishes_.gpu_memory)
       chosen_.threads = std::clamp<std::int64_t>(machine_.cores / chosen_.ranks, 1, kMostThreads);
+    if (prepared()) return;
     std::size_t fewest = SIZE_MAX;
     bool commands = false;
     for (const DataFacts& facts : data_) {
       fewest = std::min(fewest, facts.num_shards);
       commands = commands || facts.commands;
     }
-    if (prepared()) return;
-    const auto shards = static_cast<std::int64_t>(fewest);
-    chosen_.resampled = shards < chosen_.ranks;
-    if (commands && !chosen_.resampled)
-      chosen_.workers = std::clamp<std::int64_t>(shards / chosen_.ranks, 1, kMostCommandWorkers);
+    if (commands)
+      chosen_.workers = std::clamp<std::int64_t>(static_cast<std::int64_t>(fewest) / chosen_.ranks,
+                                                 1, kMostCommandWorkers);
+    for (const DataFacts& facts : data_)
+      if (of_one_stream(facts) == 0) chosen_.resampled = true;
+    if (chosen_.resampled) chosen_.workers = 1;
+  }
+
+  // Shards that the stream with fewest of them has in one of the first epochs; missing ones do not
+  // count.
+  std::int64_t shards_of_stream(const DataFacts& facts) const {
+    constexpr std::uint64_t kEpochs = 3;
+    const std::int64_t streams = chosen_.ranks * chosen_.workers;
+    const auto shards = static_cast<std::int64_t>(facts.num_shards);
+    std::int64_t least = shards / streams;
+    if (facts.missing.empty() || least == 0) return least;
+    for (std::uint64_t epoch = 0; epoch < kEpochs; ++epoch)
+      for (std::int64_t stream = 0; stream < streams; ++stream) {
+        const data::StreamPlace place{stream / chosen_.workers, chosen_.ranks,
+                                      stream % chosen_.workers, chosen_.workers};
+        std::int64_t there = 0;
+        for (const std::int64_t shard : data::shard_order(shards, 0, epoch, place))
+          there += !std::binary_search(facts.missing.begin(), facts.missing.end(),
+                                       static_cast<std::size_t>(shard));
+        least = std::min(least, there);
+      }
+    return least;
+  }
+
+  // Samples or tokens of one pass of a stream.
+  std::int64_t of_one_stream(const DataFacts& facts) const {
+    const bool tokens = facts.source->info().counts_tokens;
+    const auto all = std::max<std::int64_t>(
+        1, tokens ? static_cast<std::int64_t>(static_cast<double>(facts.usable) * facts.mean_tokens)
+                  : facts.usable);
+    const std::int64_t shards = shards_of_stream(facts);
+    if (!facts.samples || !facts.unseen.empty()) return shards > 0 ? kUnknownContent : 0;
+    if (chosen_.resampled || chosen_.ranks * chosen_.workers == 1) return all;
+    return shards * facts.least_in_shard;
   }
 
   std::int64_t memory_of_rank() const {
@@ -206,18 +243,8 @@ class Chooser {
 
   // What one stream fills: a run stops when a whole pass over its shards does not make a batch.
   std::int64_t capacity_of(const DataFacts& facts) const {
-    if (!facts.samples || !facts.unseen.empty()) return std::int64_t{1} << 40;
-    const bool tokens = facts.source->info().counts_tokens;
-    const auto all =
-        tokens ? static_cast<std::int64_t>(static_cast<double>(facts.usable) * facts.mean_tokens)
-               : facts.usable;
-    if (chosen_.resampled) return std::max<std::int64_t>(1, all);
-    const auto there = static_cast<std::int64_t>(facts.num_shards - facts.num_missing);
-    const std::int64_t of_stream =
-        std::max<std::int64_t>(1, there / (chosen_.ranks * chosen_.workers));
-    std::int64_t filled = of_stream * facts.least_in_shard;
-    // Where a coin decides, a stream may be unlucky.
-    if (facts.kind == "mmc4") filled /= 2;
+    std::int64_t filled = of_one_stream(facts);
+    if (facts.kind == "mmc4") filled /= 2;  // where a coin decides, a stream may be unlucky
     return std::max<std::int64_t>(1, filled);
   }
 

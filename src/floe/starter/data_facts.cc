@@ -97,7 +97,7 @@ class DataLook {
       f.mean_tokens = static_cast<double>(tokens_) / static_cast<double>(f.kept);
       f.mean_images = static_cast<double>(images_) / static_cast<double>(f.kept);
     }
-    const std::size_t there = f.num_shards - f.num_missing;
+    const std::size_t there = f.num_shards - f.missing.size();
     const bool all = f.num_looked_at == there && !cut_;
     f.exact = all && f.made == f.seen;
     if (all)
@@ -208,7 +208,7 @@ DataFacts look_at_data(const std::string& kind, const std::string& pattern,
     const bool command = is_command(shard);
     facts.commands = facts.commands || command;
     if (!command && !fs::exists(shard, failed)) {
-      ++facts.num_missing;
+      facts.missing.push_back(facts.num_shards - 1);
       continue;
     }
     facts.bytes += size_of_file(shard);
@@ -254,7 +254,7 @@ std::string DataFacts::text() const {
   if (!unseen.empty()) return out + str(", which could not be looked at: ", unseen);
   const char* about = exact ? "" : "about ";
   if (samples)
-    out += str(", ", num_looked_at + num_missing < num_shards || made == 0 ? "about " : "",
+    out += str(", ", num_looked_at + missing.size() < num_shards || made == 0 ? "about " : "",
                counted(*samples, "sample"));
   else
     out += str(", more than ", counted(seen, "sample"));
@@ -264,28 +264,32 @@ std::string DataFacts::text() const {
     out += most_images == 1 ? std::string(", 1 picture each")
                             : str(", ", one_decimal(mean_images), " pictures on average and ",
                                   most_images, " at most");
-  if (num_looked_at + num_missing < num_shards)
+  if (num_looked_at + missing.size() < num_shards)
     out += str("; by ", num_looked_at, " of the shards");
   if (made < seen)
-    out +=
-        str(num_looked_at + num_missing < num_shards ? " and " : "; by ", made, " of the samples");
+    out += str(num_looked_at + missing.size() < num_shards ? " and " : "; by ", made,
+               " of the samples");
   return out;
 }
 
 std::string DataFacts::left_out() const { return reasons_text(dropped, false); }
 
 double DataFacts::damaged_share() const {
+  const auto share = [](auto part, auto all) {
+    return all > 0 ? static_cast<double>(part) / static_cast<double>(all) : 0.0;
+  };
   std::int64_t damaged = 0;
   for (const auto& [reason, count] : dropped) damaged += data::is_damage(reason) ? count : 0;
-  return made > 0 ? static_cast<double>(damaged) / static_cast<double>(made) : 0;
+  return std::max(share(damaged, made),
+                  share(missing.size(), num_shards) + share(damaged_shards.size(), num_looked_at));
 }
 
 std::vector<std::string> DataFacts::warnings() const {
   std::vector<std::string> all;
-  if (num_missing > 0)
-    all.push_back(str(num_missing, " of the ", num_shards, " shards of '", pattern,
-                      num_missing == 1 ? "' is not there" : "' are not there",
-                      "; a run leaves them out"));
+  if (!missing.empty())
+    all.push_back(str(missing.size(), " of the ", num_shards, " shards of '", pattern,
+                      missing.size() == 1 ? "' is not there; a run leaves it out"
+                                          : "' are not there; a run leaves them out"));
   for (const std::string& damage : damaged_shards) all.push_back("a damaged shard: " + damage);
   if (!unseen.empty())
     all.push_back(str("'", pattern, "' could not be looked at: ", unseen,

@@ -42,7 +42,8 @@ struct DataFacts {
   std::string pattern;
   const data::DataSource* source = nullptr;  // null: prepared batches
 
-  std::size_t num_shards = 0, num_looked_at = 0, num_missing = 0;
+  std::size_t num_shards = 0, num_looked_at = 0;
+  std::vector<std::size_t> missing;         // by their places in the list
   std::int64_t bytes = 0;                   // of the shards that are files
   bool commands = false;                    // some shards are what commands write
   std::string unseen;                       // why nothing could be looked at; empty: something was
@@ -70,7 +71,7 @@ struct DataFacts {
   std::string text() const;
   // "few_images 4, no_image 4": what the rules leave out of the samples that were made.
   std::string left_out() const;
-  // Of the samples that were made, the share that is damaged.
+  // Of the samples that were made, or of the shards, the share that is damaged or not there.
   double damaged_share() const;
   // What should be said aloud: missing and damaged shards, damaged samples.
   std::vector<std::string> warnings() const;

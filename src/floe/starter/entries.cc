@@ -162,8 +162,8 @@ class EntryWriter {
     if (!data_.front().source) return;
     if (chosen_.resampled)
       add("data.resampled", config::Value(true),
-          str("there are fewer shards than the ", chosen_.ranks,
-              " ranks. With as many shards as ranks each would read its own, once."));
+          str("there are too few shards for each of the ", chosen_.ranks,
+              " ranks to have its own; with several for each, every sample would be read once."));
     if (chosen_.workers > 1)
       add("data.workers", number_value(chosen_.workers), "so many commands run at a time.");
     add_damage();
@@ -185,8 +185,8 @@ class EntryWriter {
     if (share <= usual) return;
     const double allowed = std::min(1.0, std::ceil(2 * share * 100) / 100);
     add("data.max_bad_fraction", config::Value(allowed),
-        str("of the samples of ", pattern, " about ", std::llround(100 * share),
-            "% are damaged, so that a run would stop at the default of ", usual,
+        str("of the samples or shards of ", pattern, " about ", std::llround(100 * share),
+            "% are damaged or missing, so that a run would stop at the default of ", usual,
             ". Mend them if that is not as it should be; floe inspect shows which they are."));
   }
 
