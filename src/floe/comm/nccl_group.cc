@@ -87,22 +87,19 @@ class NcclGroup final : public Group {
     end_communicators();
   }
 
+  // What NCCL had to say before goes with its communicators, so it is kept: the watch may give the
+  // group up before the host has looked.
   void abort() override {
-    if (!aborted_.exchange(true)) end_communicators();
+    if (ending_.exchange(true)) return;
+    ended_because_ = failure();
+    if (ended_because_.empty())
+      ended_because_ = str("the NCCL group ", name(), " was given up on rank ", rank());
+    aborted_ = true;
+    end_communicators();
   }
   void check() const override {
-    require<CommError>(!aborted_, "the NCCL group ", name(), " was given up on rank ", rank());
-    const char* what = nullptr;
-    switch (nccl_->getError()) {
-      case c10d::ErrorType::SUCCESS: return;
-      case c10d::ErrorType::TIMEOUT:
-        what = "a collective has timed out; a rank is stuck, or dist.timeout_s is too short";
-        break;
-      case c10d::ErrorType::REMOTE_ERROR: what = "another rank has failed"; break;
-      default: what = "NCCL reports an error; NCCL_DEBUG=WARN shows more"; break;
-    }
-    throw CommError(
-        str("the NCCL group ", name(), " failed on rank ", rank(), " of ", size(), ": ", what));
+    const std::string problem = aborted_ ? ended_because_ : failure();
+    require<CommError>(problem.empty(), problem);
   }
 
   // Waiting for a collective only makes the stream wait; here the host has to.
@@ -142,6 +139,20 @@ class NcclGroup final : public Group {
     return reduce == Reduce::average ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
   }
 
+  // What NCCL reports, as a sentence; empty: nothing.
+  std::string failure() const {
+    const char* what = nullptr;
+    switch (nccl_->getError()) {
+      case c10d::ErrorType::SUCCESS: return "";
+      case c10d::ErrorType::TIMEOUT:
+        what = "a collective has timed out; a rank is stuck, or dist.timeout_s is too short";
+        break;
+      case c10d::ErrorType::REMOTE_ERROR: what = "another rank has failed"; break;
+      default: what = "NCCL reports an error; NCCL_DEBUG=WARN shows more"; break;
+    }
+    return str("the NCCL group ", name(), " failed on rank ", rank(), " of ", size(), ": ", what);
+  }
+
   void end_communicators() noexcept {
     try {
       nccl_->abort();
@@ -171,7 +182,9 @@ class NcclGroup final : public Group {
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl_;
   StorePtr store_;
   c10::Device device_;
-  std::atomic<bool> aborted_{false};
+  std::atomic<bool> ending_{false};
+  std::string ended_because_;         // written once, before aborted_
+  std::atomic<bool> aborted_{false};  // the communicators are ended or about to be
 };
 
 // A collective that fails or times out ends its communicators at once, so that the device goes on
