@@ -307,9 +307,9 @@ TEST(Migrate, EveryKeyOfLightningWithOddValues) {
   };
   for (const auto& [block, begin] : blocks) {
     std::string end;
-    for (auto c = begin.rbegin(); c != begin.rend(); ++c) {
-      if (*c == '{') end += '}';
-      if (*c == '[') end += ']';
+    for (const char c : begin) {
+      if (c == '{') end = '}' + end;
+      if (c == '[') end = ']' + end;
     }
     for (const LightningKey& key : block->keys) {
       if (begin.find(str(" ", key.name, ":")) != std::string::npos) continue;

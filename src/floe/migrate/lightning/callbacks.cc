@@ -1,14 +1,12 @@
 #include <algorithm>
 
-#include "floe/core/error.h"
+#include "floe/core/str.h"
 #include "floe/migrate/lightning/keys.h"
 
 namespace floe::migrate {
 namespace {
 
 using config::Value;
-
-// ---- callbacks and loggers ----
 
 std::string own_metric(const Value& value) {
   std::string name = value.scalar_text();

@@ -1,6 +1,5 @@
 #include "floe/migrate/lightning/keys.h"
 
-#include <algorithm>
 #include <cctype>
 
 #include "floe/core/error.h"

@@ -42,19 +42,18 @@ Value in_whole(Value file, const std::string& path) {
     return in_whole(*fit, path);
   if (map->find("trainer")) return file;
   const std::string name = last_part(class_of(file));
-  if (map->find("strategy") || name == "Trainer") {
-    out["trainer"] = std::move(file);
-  } else if (name.ends_with("Strategy") || known_keys(strategy_block(), *map) > 0) {
-    out["trainer"] = Value(Map(), file.origin);
-    (*out["trainer"].as<Map>())["strategy"] = std::move(file);
-  } else if (known_keys(trainer_block(), *map) > 0) {
-    out["trainer"] = std::move(file);
-  } else {
-    require<ConfigError>(map->find("callbacks"), "migrate: ", path,
-                         " has neither trainer nor strategy, and none of ", "their keys; it has ",
-                         join(map->keys()));
-    return file;
+  const bool is_trainer = map->find("strategy") || name == "Trainer";
+  const bool is_strategy =
+      !is_trainer && (name.ends_with("Strategy") || known_keys(strategy_block(), *map) > 0);
+  require<ConfigError>(is_trainer || is_strategy || known_keys(trainer_block(), *map) > 0,
+                       "migrate: ", path, " has neither trainer nor strategy, and none of ",
+                       "their keys; it has ", join(map->keys()));
+  if (is_strategy) {
+    Value trainer{Map(), file.origin};
+    (*trainer.as<Map>())["strategy"] = std::move(file);
+    file = std::move(trainer);
   }
+  out["trainer"] = std::move(file);
   return whole;
 }
 

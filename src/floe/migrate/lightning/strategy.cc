@@ -2,7 +2,7 @@
 #include <array>
 #include <optional>
 
-#include "floe/core/error.h"
+#include "floe/core/str.h"
 #include "floe/migrate/lightning/keys.h"
 #include "floe/schema/codec.h"
 
@@ -74,8 +74,7 @@ void mixed_precision(const Value& value, const std::string& comment, Target& tar
 // The class of floe that does the work of a Python one; empty: none is known.
 std::string own_class(const std::string& dotted) {
   const std::string name = last_part(dotted);
-  constexpr std::array kDecoders = {"GPTNeoXLayer", "MPTBlock", "MptBlock", "OPTBlock",
-                                    "LlamaBlock"};
+  constexpr std::array kDecoders = {"GPTNeoXLayer", "MPTBlock", "MptBlock", "GPTBlock"};
   constexpr std::array kTowerBlocks = {"CLIPEncoderLayer", "ResidualAttentionBlock", "ViTBlock"};
   if (name.ends_with("DecoderLayer") ||
       std::find(kDecoders.begin(), kDecoders.end(), name) != kDecoders.end())
@@ -84,8 +83,7 @@ std::string own_class(const std::string& dotted) {
     return "ViTBlock";
   if (name == "GatedCrossAttentionBlock" || name == "GatedCrossAttention")
     return "GatedCrossAttention";
-  if (name == "PerceiverResampler" || name == "BertLayer") return name;
-  return "";
+  return name == "PerceiverResampler" || name == "BertLayer" ? name : "";
 }
 
 // Every class that a policy names, however deep in calls of Hydra.

@@ -1,4 +1,4 @@
-#include "floe/core/error.h"
+#include "floe/core/str.h"
 #include "floe/migrate/lightning/keys.h"
 #include "floe/schema/codec.h"
 
@@ -40,8 +40,6 @@ void precision(const Value& value, const std::string& comment, Target& target) {
                             "What trains keeps fp32 masters, which "
                             "Lightning's true precisions do not have.");
 }
-
-// ---- the trainer ----
 
 void max_steps(const Value& value, const std::string& comment, Target& target) {
   if (!value.is_null() && whole(value, "max_steps") >= 0)

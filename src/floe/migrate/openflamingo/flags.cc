@@ -290,7 +290,7 @@ FlagValues::FlagValues(const std::vector<std::string>& words, Page& page) {
   }
 }
 
-void FlagValues::add(const Flag& flag, std::string text, Page& page) {
+void FlagValues::add(const Flag& flag, const std::string& text, Page& page) {
   const auto earlier = std::find_if(given_.begin(), given_.end(),
                                     [&](const Given& given) { return given.flag == &flag; });
   Given now{&flag, checked(flag, text)};

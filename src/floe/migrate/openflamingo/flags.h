@@ -59,7 +59,7 @@ class FlagValues {
     std::string text;
   };
   const Given* find(std::string_view name) const;
-  void add(const Flag& flag, std::string text, Page& page);
+  void add(const Flag& flag, const std::string& text, Page& page);
 
   std::vector<Given> given_;
 };

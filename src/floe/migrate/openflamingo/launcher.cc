@@ -1,7 +1,6 @@
 #include "floe/migrate/openflamingo/launcher.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "floe/core/error.h"
@@ -163,7 +162,7 @@ void read_torchrun(const Words& outer, const Words& own, Launch& launch, Page& p
     return;
   }
   launch.words = outer;
-  launch.words.push_back("torchrun");
+  launch.words.emplace_back("torchrun");
   for (const std::string& word : own)
     if (word != "--use_env" && word != "--use-env") launch.words.push_back(word);
   for (const char* word : {"--no-python", "floe", "train"}) launch.words.emplace_back(word);
