@@ -15,6 +15,7 @@ INDEX = ROOT / "README.md"
 PAGES = {INDEX: "index.md", ROOT / "CHANGELOG.md": "CHANGELOG.md", ROOT / "CONTRIBUTING.md": "CONTRIBUTING.md"}
 LANGUAGES = {".cc": "cpp", ".h": "cpp", ".py": "python", ".yaml": "yaml", ".sh": "sh", ".json": "json"}
 FENCE = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
+ITEM = re.compile(r"( *)(?:[-*+]|\d+\.) ")
 LINK = re.compile(r"(?<!`)(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
 
@@ -35,6 +36,22 @@ def outside_of_fences(text, change):
         result += change(text[end : fence.start()]) + fence.group(0)
         end = fence.end()
     return result + change(text[end:])
+
+
+def set_apart(text):
+    """Lists and tables as mkdocs wants them, which a code host takes as they are: after an empty line (behind a
+    code block too, where a text begins with the end of its line), and the second level of a list four columns in."""
+    if re.match(r"\n[^\n]", text):
+        text = "\n" + text
+    lines, before = [], ""
+    for line in text.split("\n"):
+        item = ITEM.match(line)
+        begins = (item and not item.group(1) and not ITEM.match(before)) or (line.startswith("|") and not before.startswith("|"))
+        if begins and before.strip() and not before.startswith(" "):
+            lines.append("")
+        lines.append("  " + line if item and item.group(1) == "  " else line)
+        before = line
+    return "\n".join(lines)
 
 
 def linked(path, link):
@@ -58,7 +75,7 @@ def with_links(path, text):
         anchor = link.group(3) if link.group(3) and target.suffix == ".md" else ""
         return link.group(1) + place + anchor + link.group(4)
 
-    return outside_of_fences(text, lambda part: LINK.sub(change, part)), found
+    return outside_of_fences(text, lambda part: set_apart(LINK.sub(change, part))), found
 
 
 def as_page(path):

@@ -54,6 +54,7 @@ def shape(line):
     if "memory:" in line or "times:" in line or "largest:" in line:  # which unit it is depends on the machine
         line = CLASS.sub("CLASS", UNIT.sub("UNIT", line))
         line = re.sub(r"(?:(?:parameters|optimizer|activations|gradients|gathered|others|logits) \d+%(?:, )?)+", "PARTS", line)
+    line = re.sub(r"\bstep_\d+", "step_N", line)
     line = re.sub(r"( time: ).*?: .*", r"\1PARTS", line)  # parts that took no time are left out
     return re.sub(r"(?:N )+left", "N left", re.sub(r"[\s─-]+", " ", NUMBER.sub("N", line))).strip()
 

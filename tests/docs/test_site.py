@@ -52,6 +52,16 @@ def test_links_lead_to_files_of_the_site(site):
     assert not wrong, "\n".join(wrong[:20])
 
 
+def test_lists_and_tables_are_such(site):
+    """Not lines of a paragraph, as they are where mkdocs reads a page otherwise than a code host does."""
+    wrong = []
+    for page in site.rglob("*.html"):
+        for paragraph in re.findall(r"<p>(.*?)</p>", page.read_text(), re.DOTALL):
+            if re.search(r"^(?:[-*+] |\d+\. |\||#+ |```)", paragraph, re.MULTILINE):
+                wrong.append(f"{page.relative_to(site)}: {paragraph[:200]}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_nothing_comes_from_elsewhere(site):
     for page in site.rglob("*.html"):
         for tag in re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text()):
