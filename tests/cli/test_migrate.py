@@ -498,6 +498,7 @@ def test_output_is_not_overwritten_without_a_word(floe, tmp_path):
     (["--", "train.py", "--laion_shards", "x", "--num_epochs", "0"], "command line '--num_epochs 0': train.epochs is 0"),
     (["x.yaml", "--", "train.py"], "'x.yaml' stands in front of '--'"),
     (["nowhere.yaml"], "nowhere.yaml"),
+    (["scripts/run_train.sh"], "'scripts/run_train.sh' is a script; put the command that it runs behind '--'"),
     (["--models", "x", "y.yaml"], "--models is for OpenFlamingo's commands"),
     (["--outptu", "x"], "there is no option '--outptu'; did you mean '--output'?"),
 ])  # fmt: skip

@@ -64,6 +64,10 @@ Exit run(const Args& args) {
       !command.empty() || !files.empty(),
       "migrate: name a configuration of Lightning, or OpenFlamingo's command behind '--': floe "
       "migrate -- torchrun ... train.py --lm_path ...");
+  for (const std::string& file : files)
+    require<ConfigError>(!file.ends_with(".sh") && !file.ends_with(".py"), "migrate: '", file,
+                         "' is a script; put the command that it runs behind '--': floe migrate -- "
+                         "srun python train.py --lm_path ...");
   require<ConfigError>(files.empty() || !options.has("--models"),
                        "migrate: --models is for OpenFlamingo's commands");
   migrate::OpenFlamingoOptions wanted;
