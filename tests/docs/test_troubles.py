@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -55,8 +56,15 @@ def hit(scene, name, number, *words, grace="30"):
     return said
 
 
-def alone(scene, rank, port, *words, before=""):
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def alone(scene, rank, *words, before=""):
     """What one process says, as a rank of two or by itself."""
+    port = free_port()
     more = {} if rank is None else {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     line = f'{before} exec "{FLOE}" train my.yaml run.name=alone-{port} "$@"'
     done = subprocess.run(["bash", "-c", line, "floe", *words], cwd=scene, env={**environment(scene), **more}, capture_output=True,
@@ -69,9 +77,9 @@ HUGE = "model.perceiver={depth: 60, dim_head: 64, heads: 4096, num_latents: 4, f
 TROUBLES = {
     "a rank is killed": lambda scene: hit(scene, "killed", signal.SIGKILL),
     "a rank is stuck": lambda scene: hit(scene, "stuck", signal.SIGSTOP, "dist.timeout_s=5", grace="2"),
-    "rank 0 is missing": lambda scene: alone(scene, 1, 29601, "dist.timeout_s=2"),
-    "rank 1 is missing": lambda scene: alone(scene, 0, 29602, "dist.timeout_s=2"),
-    "too little host memory": lambda scene: alone(scene, None, 29603, HUGE, before="ulimit -v 6000000;"),
+    "rank 0 is missing": lambda scene: alone(scene, 1, "dist.timeout_s=2"),
+    "rank 1 is missing": lambda scene: alone(scene, 0, "dist.timeout_s=2"),
+    "too little host memory": lambda scene: alone(scene, None, HUGE, before="ulimit -v 6000000;"),
 }
 # Lines of tables that only other machines say.
 ELSEWHERE = {
