@@ -3,7 +3,7 @@
 //
 //   floe launch -n 2 --exec consumer train FOLDER 5      # five steps, then a checkpoint
 //   floe launch -n 3 --exec consumer train FOLDER 12     # goes on from there, on three ranks
-//   floe launch -n 2 --exec consumer phases FOLDER 5     # the same with two sets that train in turn
+//   floe launch -n 2 --exec consumer phases FOLDER 5     # the same, two sets in turn
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
