@@ -565,6 +565,15 @@ def test_models_that_cannot_be_trained(wrong, llama, tmp_path):
     assert "no weights" in wrong(llama, "--vision", "clip", "--data", "a.jsonl")
 
 
+def test_captions_that_have_no_positions(wrong, tmp_path):
+    folder = tmp_path / "lm"
+    shutil.copytree(LM, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 16}))
+    data = CORPUS / "laion/000000.tar"
+    assert "has positions for 16 tokens" in wrong("lm", "--tokenizer", TOKENIZER, "--vision", VISION, "--data", data)
+
+
 def test_an_encoder_takes_prepared_batches_alone(wrong, tmp_path):
     write_lines(tmp_path / "a.jsonl", texts(10))
     folder = tmp_path / "bert"

@@ -6,8 +6,8 @@
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/data/loader/prepared_batches.h"
-#include "floe/data/shards/shard_order.h"
 #include "floe/plan/report.h"
+#include "floe/starter/deal.h"
 #include "floe/starter/fit.h"
 #include "floe/strategy/strategy_config.h"
 
@@ -29,7 +29,6 @@ constexpr std::int64_t kShortEpoch = 500;  // steps below which one epoch teache
 constexpr std::int64_t kUnknownSteps = 1000;
 constexpr std::int64_t kMostThreads = 16;
 constexpr std::int64_t kMostCommandWorkers = 4;
-constexpr std::int64_t kUnknownContent = std::int64_t{1} << 40;
 
 // One way to place the model.
 struct Candidate {
@@ -174,6 +173,8 @@ class Chooser {
     data::require_file_per_rank(data_.front().pattern, "init: --data", chosen_.ranks);
   }
 
+  Deal deal() const { return {chosen_.ranks, chosen_.workers, chosen_.resampled}; }
+
   void choose_reading() {
     if (!wishes_.gpu_memory)
       chosen_.threads = std::clamp<std::int64_t>(machine_.cores / chosen_.ranks, 1, kMostThreads);
@@ -188,41 +189,8 @@ class Chooser {
       chosen_.workers = std::clamp<std::int64_t>(static_cast<std::int64_t>(fewest) / chosen_.ranks,
                                                  1, kMostCommandWorkers);
     for (const DataFacts& facts : data_)
-      if (of_one_stream(facts) == 0) chosen_.resampled = true;
+      if (pass_of_stream(facts, deal()) == 0) chosen_.resampled = true;
     if (chosen_.resampled) chosen_.workers = 1;
-  }
-
-  // Shards that the stream with fewest of them has in one of the first epochs; missing ones do not
-  // count.
-  std::int64_t shards_of_stream(const DataFacts& facts) const {
-    constexpr std::uint64_t kEpochs = 3;
-    const std::int64_t streams = chosen_.ranks * chosen_.workers;
-    const auto shards = static_cast<std::int64_t>(facts.num_shards);
-    std::int64_t least = shards / streams;
-    if (facts.missing.empty() || least == 0) return least;
-    for (std::uint64_t epoch = 0; epoch < kEpochs; ++epoch)
-      for (std::int64_t stream = 0; stream < streams; ++stream) {
-        const data::StreamPlace place{stream / chosen_.workers, chosen_.ranks,
-                                      stream % chosen_.workers, chosen_.workers};
-        std::int64_t there = 0;
-        for (const std::int64_t shard : data::shard_order(shards, 0, epoch, place))
-          there += !std::binary_search(facts.missing.begin(), facts.missing.end(),
-                                       static_cast<std::size_t>(shard));
-        least = std::min(least, there);
-      }
-    return least;
-  }
-
-  // Samples or tokens of one pass of a stream.
-  std::int64_t of_one_stream(const DataFacts& facts) const {
-    const bool tokens = facts.source->info().counts_tokens;
-    const auto all = std::max<std::int64_t>(
-        1, tokens ? static_cast<std::int64_t>(static_cast<double>(facts.usable) * facts.mean_tokens)
-                  : facts.usable);
-    const std::int64_t shards = shards_of_stream(facts);
-    if (!facts.samples || !facts.unseen.empty()) return shards > 0 ? kUnknownContent : 0;
-    if (chosen_.resampled || chosen_.ranks * chosen_.workers == 1) return all;
-    return shards * facts.least_in_shard;
   }
 
   std::int64_t memory_of_rank() const {
@@ -243,7 +211,7 @@ class Chooser {
 
   // What one stream fills: a run stops when a whole pass over its shards does not make a batch.
   std::int64_t capacity_of(const DataFacts& facts) const {
-    std::int64_t filled = of_one_stream(facts);
+    std::int64_t filled = pass_of_stream(facts, deal());
     if (facts.kind == "mmc4") filled /= 2;  // where a coin decides, a stream may be unlucky
     return std::max<std::int64_t>(1, filled);
   }
@@ -408,16 +376,10 @@ class Chooser {
                         : kUnknownSteps;
   }
 
-  double content_of(std::size_t i) const {
-    const DataFacts& facts = data_[i];
-    return facts.source->info().counts_tokens
-               ? static_cast<double>(facts.usable) * facts.mean_tokens
-               : static_cast<double>(facts.usable);
-  }
-
   // Whole batches of all ranks.
   std::int64_t batches_of(std::size_t i) const {
-    return static_cast<std::int64_t>(content_of(i)) / (chosen_.sources[i].batch * chosen_.ranks);
+    return static_cast<std::int64_t>(content_of(data_[i])) /
+           (chosen_.sources[i].batch * chosen_.ranks);
   }
 
   // The same number of batches for every source.
@@ -426,7 +388,7 @@ class Chooser {
     for (std::size_t i = 0; i < data_.size(); ++i) {
       SourceChoice& source = chosen_.sources[i];
       source.per_epoch = *chosen_.batches * source.batch * chosen_.ranks;
-      source.passes = static_cast<double>(*source.per_epoch) / std::max(1.0, content_of(i));
+      source.passes = static_cast<double>(*source.per_epoch) / std::max(1.0, content_of(data_[i]));
     }
   }
 

@@ -140,12 +140,18 @@ class StarterWriter {
                "merges.txt); name its folder with --tokenizer DIR");
   }
 
-  // A Flamingo's table grows with its tokenizer; that of a language model does not.
+  // A Flamingo's table grows with its tokenizer; that of a language model does not. Captions are
+  // the only samples that no key can make shorter.
   void check_ids(const DataFacts& facts) const {
     require<ConfigError>(model_.is_flamingo() || facts.highest_id < model_.vocab,
                          "init: the tokenizer gives the token ", facts.highest_id, ", but '",
                          options_.model, "' has a vocabulary of ", model_.vocab,
                          "; it is of another model: name the right one with --tokenizer DIR");
+    require<ConfigError>(
+        facts.kind != "laion" || !model_.learned_positions || facts.most_tokens <= model_.context,
+        "init: '", options_.model, "' has positions for ", model_.context, " tokens, and '",
+        facts.pattern, "' has captions of ", facts.most_tokens,
+        "; take a model with more positions, or cut the captions");
   }
 
   config::Value source_block(const data::DataSource& source, const std::string& pattern) const {
@@ -187,6 +193,11 @@ class StarterWriter {
     std::vector<std::string> all;
     for (const DataFacts& facts : data_)
       for (std::string& warning : facts.warnings()) all.push_back(std::move(warning));
+    if (!options_.wishes.gpu_memory && machine_.num_gpus > 0 && chosen_.ranks > machine_.num_gpus)
+      all.push_back(str("there are ", counted(machine_.num_gpus, "GPU"), " here, so ",
+                        chosen_.ranks,
+                        " ranks need several machines; start them with torchrun or "
+                        "srun (docs/training.md)"));
     if (!chosen_.does_not_fit.empty())
       all.push_back(str("this does not fit: a rank needs about ", format_bytes(chosen_.need.all()),
                         ", and about ",
