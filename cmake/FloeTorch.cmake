@@ -28,7 +28,7 @@ floe_add_torch(floe_torch ${FLOE_TORCH_FOLDER} ${FLOE_CUDA})
 # One precompiled header serves every torch target: the first target builds it, the others reuse it.
 function(floe_use_torch_pch target)
   if(NOT TARGET floe_pch)
-    file(WRITE ${PROJECT_BINARY_DIR}/floe_pch.cc "")
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/floe_pch.cc CONTENT "")  # keeps its time
     add_library(floe_pch STATIC ${PROJECT_BINARY_DIR}/floe_pch.cc)
     target_link_libraries(floe_pch PUBLIC floe_torch)
     target_include_directories(floe_pch PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/include)
