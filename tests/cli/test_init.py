@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -16,54 +17,22 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+sys.path.insert(0, str(Path(__file__).parent))
+from small_llama import TOKENIZER, llama_config, llama_shapes, make_llama
+
 FLOE = Path(os.environ["FLOE_BIN_DIR"]) / "floe"
 ROOT = Path(os.environ["FLOE_SOURCE_DIR"])
 GOLDENS = ROOT / "tests" / "goldens"
 CORPUS = GOLDENS / "data" / "corpus"
-TOKENIZER = GOLDENS / "data" / "tokenizers" / "neox"
 LM, VISION = GOLDENS / "models" / "opt_x1" / "lm", GOLDENS / "models" / "opt_x1" / "vision"
 QUIET = ("log.tensorboard=false", "log.diagnostics=null")
 SMALL = ("model.perceiver={depth: 1, dim_head: 8, heads: 2, num_latents: 4, ff_mult: 1}",
          "model.cross_attn={dim_head: 8, heads: 2, ff_mult: 1}")  # fmt: skip
 
 
-def llama_config(vocab=3040, dim=32, layers=2, heads=2, mlp=64, positions=512):
-    return {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocab, "hidden_size": dim,
-        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads,
-        "intermediate_size": mlp, "max_position_embeddings": positions, "rms_norm_eps": 1e-5, "hidden_act": "silu",
-        "tie_word_embeddings": False, "rope_theta": 10000.0,
-    }  # fmt: skip
-
-
-def llama_shapes(config):
-    dim, mlp, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    shapes = {"model.embed_tokens.weight": [vocab, dim], "lm_head.weight": [vocab, dim], "model.norm.weight": [dim]}
-    for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}."
-        for name in "qkvo":
-            shapes[f"{layer}self_attn.{name}_proj.weight"] = [dim, dim]
-        for name, shape in (("gate", [mlp, dim]), ("up", [mlp, dim]), ("down", [dim, mlp])):
-            shapes[f"{layer}mlp.{name}_proj.weight"] = shape
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            shapes[f"{layer}{name}.weight"] = [dim]
-    return shapes
-
-
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
-    """A small language model with its tokenizer, as the hub has them."""
-    folder = tmp_path_factory.mktemp("models") / "llama"
-    shutil.copytree(TOKENIZER, folder)
-    config = llama_config()
-    (folder / "config.json").write_text(json.dumps(config))
-    torch.manual_seed(5)
-    weights = {
-        name: torch.ones(shape) if "norm" in name else torch.randn(shape) * 0.05
-        for name, shape in llama_shapes(config).items()
-    }
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    return folder
+    return make_llama(tmp_path_factory.mktemp("models") / "llama")
 
 
 @pytest.fixture(scope="module")
@@ -512,6 +481,7 @@ def wrong(floe, tmp_path):
         (["LM", "--data", "a.jsonl", "--tokenizer", "gone"], "there is no tokenizer 'gone'"),
         (["LM", "--data", "useless.jsonl"], "nothing of 'useless.jsonl' can be used"),
         (["LM", "--data", "a.jsonl", "--lora", "--full"], "--lora and --full say opposite things"),
+        (["LM", "--data", "pairs.tar", "--vision", "VISION", "--full"], "--full is for a model that reads text alone"),
         (["LM", "--data", "a.jsonl", "--ranks", "0"], "--ranks is '0', but must be a whole number"),
         (["LM", "--data", "a.jsonl", "--gpu-memory", "much"], "--gpu-memory"),
         (["LM", "--data", "a.jsonl", "--gpu-memory", "1MiB"], "must be 1GiB or more"),

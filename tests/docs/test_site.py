@@ -155,9 +155,14 @@ def test_run_docs(tmp_path):
     assert done.returncode == 1 and "nowhere.md" in done.stderr
     (root / "docs/data.md").write_text((ROOT / "docs/data.md").read_text())
     assert run(root, tmp_path / "other").returncode == 0 and (tmp_path / "other/search/search_index.json").exists()
+    assert run(root, tmp_path / "other").returncode == 0, "a site is made anew in its folder"
+    (tmp_path / "theirs/search").mkdir(parents=True)
+    (tmp_path / "theirs/search/search_index.json").touch()  # another site of mkdocs
     for words, sentence in ((["a", "b"], "docs takes the folder to make the site in, got 2 words"),
                             (["--serve"], "docs takes a folder, not options, got '--serve'"),
+                            (["run"], "'run' is a file; docs takes the folder to make the site in"),
+                            ([tmp_path / "theirs"], f"'{tmp_path / 'theirs'}' holds something that is no site of ./run docs; name another folder"),
                             (["docs"], "'docs' holds something that is no site of ./run docs; name another folder")):  # fmt: skip
         done = run(root, *words)
         assert (done.returncode, done.stderr) == (2, f"run: {sentence}\n")
-    assert (root / "docs/data.md").exists()
+    assert (root / "docs/data.md").exists() and (tmp_path / "theirs/search/search_index.json").exists()

@@ -193,6 +193,14 @@ class StarterWriter {
     std::vector<std::string> all;
     for (const DataFacts& facts : data_)
       for (std::string& warning : facts.warnings()) all.push_back(std::move(warning));
+    // A few tokens more are those that a Flamingo adds.
+    constexpr std::int64_t kAdded = 64;
+    if (model_.is_flamingo() && model_.tokenizer &&
+        static_cast<std::int64_t>(model_.tokenizer->size()) > model_.vocab + kAdded)
+      all.push_back(
+          str("the tokenizer has ", model_.tokenizer->size(), " tokens and '", options_.model,
+              "' a vocabulary of ", model_.vocab,
+              ", so that the table of the model grows; is it the tokenizer of this model?"));
     if (!options_.wishes.gpu_memory && machine_.num_gpus > 0 && chosen_.ranks > machine_.num_gpus)
       all.push_back(str("there are ", counted(machine_.num_gpus, "GPU"), " here, so ",
                         chosen_.ranks,

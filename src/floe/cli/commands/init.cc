@@ -1,32 +1,27 @@
-#include <filesystem>
 #include <iostream>
 
 #include "floe/cli/command.h"
 #include "floe/cli/options.h"
+#include "floe/cli/output_config.h"
 #include "floe/core/bytes.h"
 #include "floe/core/log.h"
+#include "floe/data/shards/shard_list.h"
 #include "floe/io/file/file.h"
+#include "floe/starter/data_facts.h"
 #include "floe/starter/starter.h"
 
 namespace floe::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::int64_t kMostRanks = 100'000;
 
-// Before anything is looked at, which may take a while.
-void require_place(const std::string& output, bool force) {
-  if (output == "-") return;
-  std::error_code ignored;
-  const fs::path folder = fs::absolute(output).parent_path();
-  require<ConfigError>(
-      !output.empty() && !output.ends_with('/') && !fs::is_directory(output, ignored),
-      "init: --output '", output, "' is a folder; name a file in it");
-  require<ConfigError>(fs::is_directory(folder, ignored), "init: there is no folder '",
-                       folder.string(), "' to write '", output, "' into");
-  require<ConfigError>(force || !path_exists(output), "init: '", output,
-                       "' exists; choose another name with --output, or replace it with --force");
+// The files that a configuration would replace, if it went to one of them.
+std::vector<std::string> files_of(const starter::StarterOptions& chosen) {
+  std::vector<std::string> files;
+  for (const std::string& word : chosen.data)
+    for (std::string& file : data::expand_shards(starter::parse_data_word(word).pattern))
+      files.push_back(std::move(file));
+  return files;
 }
 
 std::int64_t gpu_memory_of(const std::string& text) {
@@ -53,6 +48,10 @@ starter::StarterOptions starter_options(const Options& options) {
                        "what it can be");
   require<ConfigError>(!options.has("--lora") || !options.has("--full"),
                        "init: --lora and --full say opposite things; give one of them");
+  require<ConfigError>(
+      !options.has("--full") || !options.has("--vision"),
+      "init: --full is for a model that reads text alone; of a Flamingo the parts "
+      "between its frozen models train, and train.trainable in the file names more");
   starter::StarterOptions chosen;
   chosen.model = options.words().front();
   chosen.data = options.values("--data");
@@ -75,19 +74,18 @@ std::string line_of(std::string what, const std::string& text) {
 
 Exit run(const Args& args) {
   const Options options(kInitCommand, args);
-  const starter::StarterOptions chosen = starter_options(options);
-  require_place(chosen.output, options.has("--force"));
+  starter::StarterOptions chosen = starter_options(options);
+  // What the data is is only asked where something is there to be replaced.
+  const OutputConfig output("init", chosen.output, options.has("--force"),
+                            path_exists(chosen.output) ? files_of(chosen) : Args{});
+  chosen.output = output.as_argument();
   const starter::Starter made = starter::make_starter(chosen);
   for (const std::string& warning : made.warnings) log::warn(warning);
 
-  const bool to_stdout = chosen.output == "-";
-  std::ostream& words = to_stdout ? std::cerr : std::cout;
+  std::ostream& words = output.is_stdout() ? std::cerr : std::cout;
   for (const auto& [what, text] : made.summary) words << line_of(what, text);
-  if (to_stdout)
-    std::cout << made.yaml;
-  else
-    write_file_atomically(chosen.output, made.yaml);
-  if (!to_stdout) words << line_of("wrote", chosen.output);
+  output.write(made.yaml);
+  if (!output.is_stdout()) words << line_of("wrote", chosen.output);
   for (const std::string& command : made.next)
     words << line_of(&command == &made.next.front() ? "next" : "", command);
   return Exit::done;

@@ -1,12 +1,10 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 
 #include "floe/cli/command.h"
 #include "floe/cli/options.h"
+#include "floe/cli/output_config.h"
 #include "floe/config/yaml.h"
 #include "floe/core/log.h"
 #include "floe/migrate/lightning/lightning.h"
@@ -37,20 +35,21 @@ void check(const migrate::Page& page, bool is_part) {
   config::load<train::RunConfig>(tree);
 }
 
-void write_new_file(const std::string& path, const std::string& text, bool replace) {
-  std::error_code ignored;
-  require<ConfigError>(replace || !std::filesystem::exists(path, ignored), "migrate: '", path,
-                       "' is there already; choose another --output, or replace it with --force");
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  require(file.good(), "migrate: cannot write '", path,
-          "'; is its folder there, and is there room?");
+// A command that stands there without the '--' in front of it.
+bool looks_like_a_command(const Args& args) {
+  return std::any_of(args.begin(), args.end(), [](const std::string& word) {
+    const std::string name = std::filesystem::path(word).filename().string();
+    return name == "torchrun" || name == "srun" || name == "mpirun" || name == "train.py" ||
+           name.starts_with("python");
+  });
 }
 
 Exit run(const Args& args) {
   const auto mark = std::find(args.begin(), args.end(), "--");
   const Args command(mark == args.end() ? mark : mark + 1, args.end());
+  require<ConfigError>(mark != args.end() || !looks_like_a_command(args),
+                       "migrate: put '--' in front of the command: floe migrate -- ",
+                       join(args, " "));
   const Options options(kMigrateCommand, Args(args.begin(), mark));
   if (options.has("--reference")) {
     std::cout << migrate::flags_reference() << "\n" << migrate::lightning_reference();
@@ -72,19 +71,16 @@ Exit run(const Args& args) {
                        "migrate: --models is for OpenFlamingo's commands");
   migrate::OpenFlamingoOptions wanted;
   wanted.models = options.value("--models").value_or(wanted.models);
+  require<ConfigError>(!wanted.models.empty(), "migrate: --models names no folder");
+  const OutputConfig output("migrate", options.value("--output").value_or("-"),
+                            options.has("--force"), files);
   const migrate::Page page = command.empty() ? migrate::from_lightning(files)
                                              : migrate::from_openflamingo(command, wanted);
   check(page, command.empty());
   for (const std::string& warning : page.warnings()) log::warn(warning);
-  const auto output = options.value("--output");
-  const std::string file = output.value_or("migrated.yaml");
-  const std::string text = page.text(file);
-  if (output) {
-    write_new_file(file, text, options.has("--force"));
-    std::cout << page.command(file) << "\n";
-  } else {
-    std::cout << text;
-  }
+  const std::string file = output.is_stdout() ? "migrated.yaml" : output.as_argument();
+  output.write(page.text(file));
+  if (!output.is_stdout()) std::cout << page.command(file) << "\n";
   return Exit::done;
 }
 
@@ -110,7 +106,7 @@ docs/migrating.md has every flag and key.
     .options =
         {
             {"--output", "FILE",
-             "write the configuration to FILE and print the command that runs it"},
+             "write the configuration to FILE (.yaml) and print the command that runs it"},
             {"--force", "", "replace FILE"},
             {"--models", "DIR", "where models of the hub will lie (models)"},
             {"--reference", "", "the tables of docs/migrating.md, then stop"},
