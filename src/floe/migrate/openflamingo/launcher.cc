@@ -147,8 +147,9 @@ void read_torchrun(const Words& outer, const Words& own, Launch& launch, Page& p
   const auto nodes_text = option_value(own, {"--nnodes"}).value_or("1");
   const auto ranks_text = option_value(own, {"--nproc-per-node"}).value_or("1");
   const bool elastic = nodes_text.find(':') != std::string::npos;
-  const bool counted =
-      !ranks_text.empty() && std::isdigit(static_cast<unsigned char>(ranks_text[0]));
+  // Words for what a machine has, or a variable that the shell has yet to fill in.
+  const bool counted = ranks_text != "gpu" && ranks_text != "cpu" && ranks_text != "xpu" &&
+                       ranks_text != "auto" && !ranks_text.starts_with("$");
   const int nodes = elastic ? 0 : rank_count("--nnodes", nodes_text);
   if (counted) launch.per_machine = rank_count("--nproc_per_node", ranks_text);
   if (counted && !elastic) launch.world = nodes * *launch.per_machine;
