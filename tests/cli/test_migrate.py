@@ -365,7 +365,7 @@ ODD = ["a b", "it's", 'say "x"', "#1", "x: y", "{a,b}", "100%", "~", "null", "00
 @pytest.mark.parametrize("texts", [ODD[i : i + 3] for i in range(0, len(ODD), 3)], ids=ascii)
 def test_values_survive_whatever_their_bytes_are(floe, texts, shards, tmp_path):
     name, project, entity = texts[0].replace("/", "_"), *texts[1:]
-    file = tmp_path / f"{name}.yaml"
+    file = tmp_path / f"{name}.yaml".replace("\n", "_")  # a name of two lines is refused
     done = floe("migrate", "--output", str(file), "--", "train.py", *MODELS, f"--laion_shards={shards['laion']}",
                 f"--run_name=x/{name}", "--report_to_wandb", f"--wandb_project={project}", f"--wandb_entity={entity}")
     assert done.returncode == 0, done.stderr
@@ -482,11 +482,11 @@ def test_output_is_not_overwritten_without_a_word(floe, tmp_path):
     first = file.read_text()
     done = floe("migrate", "--output", str(file), *words, "--seed", "5")
     assert done.returncode == 2 and file.read_text() == first
-    assert f"'{file}' is there already; choose another --output, or replace it with --force" in done.stderr
+    assert f"'{file}' exists; choose another name with --output, or replace it with --force" in done.stderr
     assert floe("migrate", "--force", "--output", str(file), *words, "--seed", "5").returncode == 0
     assert yaml.safe_load(file.read_text())["run"]["seed"] == 5
     done = floe("migrate", "--output", str(tmp_path / "no/where.yaml"), *words)
-    assert done.returncode == 1 and "cannot write" in done.stderr
+    assert done.returncode == 2 and "there is no folder" in done.stderr
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
@@ -496,6 +496,8 @@ def test_output_is_not_overwritten_without_a_word(floe, tmp_path):
     (["--", "train.py", "--laion_shards", "x", "--batch_size_laion", "0"],
      "command line '--batch_size_laion 0': data.laion.batch_size is 0, but must be"),
     (["--", "train.py", "--laion_shards", "x", "--num_epochs", "0"], "command line '--num_epochs 0': train.epochs is 0"),
+    (["--", "torchrun", "--nproc_per_node=-3", "train.py", "--laion_shards", "x"],
+     "--nproc_per_node is '-3', but must be a number of at least 1"),
     (["x.yaml", "--", "train.py"], "'x.yaml' stands in front of '--'"),
     (["nowhere.yaml"], "nowhere.yaml"),
     (["scripts/run_train.sh"], "'scripts/run_train.sh' is a script; put the command that it runs behind '--'"),
@@ -598,8 +600,10 @@ MINE = f"model: {{lm: {LM}, vision: {VISION}, random_init: true}}\ndata: {{laion
 
 
 @pytest.mark.parametrize(("texts", "values", "more"), [
-    ([BASE], {"strategy.sharding": "full_shard", "strategy.cpu_offload": False, "checkpoint.state_dict_type": "sharded",
-              "strategy.mixed_precision.param": "fp32", "strategy.mixed_precision.reduce": "fp32"}, ["train.steps=5"]),
+    ([BASE], {"strategy.sharding": "full_shard", "strategy.cpu_offload": False, "checkpoint.state_dict_type": "sharded"},
+     ["train.steps=5"]),
+    ([BASE, "trainer: {max_steps: 5}"],
+     {"strategy.mixed_precision.param": "fp32", "strategy.mixed_precision.reduce": "fp32", "train.clip.norm": None}, []),
     ([BASE, EXPERIMENT], {
         "strategy.sharding": "full_shard", "strategy.units": ["DecoderLayer"],
         "strategy.activation_checkpointing": ["DecoderLayer"], "strategy.mixed_precision.param": "bf16",
@@ -633,6 +637,18 @@ MINE = f"model: {{lm: {LM}, vision: {VISION}, random_init: true}}\ndata: {{laion
       "save: {_target_: ModelCheckpoint, save_top_k: -1, every_n_epochs: 2}}, max_epochs: 4}"],
      {"train.stop.metric": "val_loss", "train.stop.patience": 2, "train.stop.min_delta": 0.1, "checkpoint.keep": None,
       "checkpoint.every_epochs": 2}, ["data.laion.num_samples=640", "train.validation={every_steps: 5, shards: SHARDS}"]),
+    (["defaults: [&slow {max_steps: 9, precision: bf16-true}, &quick {max_steps: 2, gradient_clip_val: 0.5}]\n"
+      "trainer: {<<: [*quick, *slow], strategy: {<<: {sharding_strategy: 2}, _target_: FSDPStrategy}, gradient_clip_val: 0.25}"],
+     {"train.steps": 2, "train.clip.norm": 0.25, "strategy.sharding": "shard_grad_op", "strategy.mixed_precision.param": "bf16"}, []),
+    (["trainer: {limit_val_batches: 0, max_epochs: 1, callbacks: [{_target_: ModelCheckpoint, every_n_train_steps: 0, every_n_epochs: 1}]}"],
+     {"train.validation.every_steps": None, "checkpoint.every_steps": None, "checkpoint.every_epochs": 1}, ["data.laion.num_samples=640"]),
+    (["trainer: {limit_val_batches: 0.0, max_steps: 1, callbacks: [{_target_: ModelCheckpoint, every_n_epochs: 0}]}"],
+     {"train.validation.every_steps": None, "checkpoint.every_epochs": None}, []),
+    (["trainer: {max_steps: 1, callbacks: [{_target_: EarlyStopping, monitor: val_loss, patience: 0}]}"],
+     {"train.stop.patience": 1}, ["train.validation={every_steps: 5, shards: SHARDS}"]),
+    (["trainer: {max_steps: 1, callbacks: [{_target_: ModelCheckpoint, monitor: val_loss, mode: max, save_top_k: 2}]}"],
+     {"checkpoint.keep_best.metric": "val_loss", "checkpoint.keep_best.better": "higher", "checkpoint.keep_best.n": 2},
+     ["train.validation={every_steps: 5, shards: SHARDS}"]),
 ])  # fmt: skip
 def test_lightning_becomes_blocks_that_are_planned(floe, tmp_path, shards, texts, values, more):
     done = lightning(floe, tmp_path, *texts)
@@ -645,6 +661,146 @@ def test_lightning_becomes_blocks_that_are_planned(floe, tmp_path, shards, texts
     config = yaml.safe_load(done.stdout)
     for key, value in values.items():
         assert number(at(config, key)) == value, key
+
+
+@pytest.mark.parametrize("strategy", ["deepspeed_stage_2", "deepspeed_stage_3", "{_target_: DeepSpeedStrategy, stage: 3}"])
+@pytest.mark.parametrize(("precision", "dtype", "autocast"), [
+    ("bf16-mixed", "bf16", "bf16"), ("bf16-true", "bf16", None), ("16-mixed", "fp16", "fp16"), ("32-true", "fp32", None),
+])  # fmt: skip
+def test_deepspeed_computes_and_reduces_in_the_narrow_type(floe, tmp_path, shards, strategy, precision, dtype, autocast):
+    done = lightning(floe, tmp_path, f"trainer: {{strategy: {strategy}, precision: {precision}, max_steps: 1}}")
+    config = yaml.safe_load(done.stdout)
+    assert config["strategy"]["mixed_precision"] == {"param": dtype, "reduce": dtype, "buffer": dtype}
+    assert config.get("precision", {}).get("autocast") == autocast
+    said = f"DeepSpeed computes with parameters in {dtype} under both -mixed and -true, keeps fp32 masters of them"
+    assert (said in comments(done.stdout)) == (dtype != "fp32")
+    assert "true precisions do not have" not in comments(done.stdout)
+    mine, file = tmp_path / "mine.yaml", tmp_path / "migrated.yaml"
+    mine.write_text(MINE.replace("SHARDS", f'"{shards["laion"]}"'))
+    file.write_text(done.stdout)
+    planned = floe("plan", str(mine), str(file), "world=2")
+    assert planned.returncode == 0, planned.stderr
+
+
+@pytest.mark.parametrize(("text", "autocast", "sentence"), [
+    ("trainer: {strategy: fsdp, precision: '${prec}', max_steps: 1}", None, "because precision is a reference here"),
+    ("trainer: {strategy: '${which}', max_steps: 1}", None, "because that of the strategy is a reference here"),
+    ("trainer: {strategy: {_target_: FSDPStrategy, mixed_precision: '${mp}'}, precision: bf16-mixed}", "bf16",
+     "because that of the strategy is a reference here"),
+    ("trainer: {strategy: {_target_: FSDPStrategy, mixed_precision: {param_dtype: '${dtype}'}}, precision: bf16-true}", None,
+     "because that of the strategy is a reference here"),
+])  # fmt: skip
+def test_types_that_are_references_are_not_written(floe, tmp_path, text, autocast, sentence):
+    done = lightning(floe, tmp_path, text)
+    config = yaml.safe_load(done.stdout)
+    assert "mixed_precision" not in config.get("strategy", {})
+    assert config.get("precision", {}).get("autocast") == autocast
+    assert sentence in done.stderr and sentence in comments(done.stdout)
+    assert "Neither precision nor mixed_precision" not in done.stdout
+    assert "does not resolve; left out" in done.stderr
+
+
+def test_types_of_a_strategy_hold_where_precision_is_a_reference(floe, tmp_path):
+    text = "trainer: {strategy: {_target_: FSDPStrategy, mixed_precision: {param_dtype: torch.bfloat16}}, precision: '${p}'}"
+    done = lightning(floe, tmp_path, text)
+    assert yaml.safe_load(done.stdout)["strategy"]["mixed_precision"]["param"] == "bf16"
+    assert "is not written" not in done.stdout
+
+
+@pytest.mark.parametrize("text", [BASE, "strategy: fsdp\n", "strategy: {_target_: DDPStrategy}\n", "trainer: {strategy: ddp}\n"])
+def test_a_strategy_alone_says_neither_types_nor_clipping(floe, tmp_path, text):
+    config = yaml.safe_load(lightning(floe, tmp_path, text).stdout)
+    assert "mixed_precision" not in config["strategy"] and "train" not in config
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    ("monitor: val_loss, mode: max, patience: 3", "floe ends a run when a metric no longer falls, never when one no longer rises"),
+    ("monitor: val_acc, patience: 3", "floe does not measure 'val_acc'; it has val_loss, val_loss_SOURCE"),
+    ("monitor: '${metric}', patience: 3", "${metric} is a reference that this file does not resolve"),
+    ("monitor: val_loss, mode: '${mode}', patience: 3", "${mode} is a reference that this file does not resolve"),
+])  # fmt: skip
+def test_a_stop_that_floe_does_not_have_is_left_out_with_a_word(floe, tmp_path, arguments, sentence):
+    done = lightning(floe, tmp_path, f"trainer: {{max_steps: 3, callbacks: [{{_target_: EarlyStopping, {arguments}}}]}}")
+    assert "stop" not in yaml.safe_load(done.stdout)["train"]
+    end = comments(done.stdout).split("Without a counterpart in floe:")[1]
+    for text in (end, done.stderr):
+        assert sentence in text and "train.stop is left out" in text and "patience: 3" in text
+    assert "train.stop needs validation" not in done.stderr
+
+
+def test_best_checkpoints_need_a_direction(floe, tmp_path):
+    save = "{_target_: ModelCheckpoint, monitor: val_loss, mode: '${mode}', save_top_k: 2}"
+    done = lightning(floe, tmp_path, f"trainer: {{max_steps: 3, callbacks: [{save}]}}")
+    assert "keep_best" not in yaml.safe_load(done.stdout).get("checkpoint", {})
+    assert "checkpoint.keep_best is left out" in done.stderr
+
+
+@pytest.mark.parametrize(("seed", "sentence"), [
+    ("seed_everything: true", "seed_everything: true: Lightning chooses the seed itself, floe does not: run.seed is 0"),
+    ("seed_everything: false", "seed_everything: false: floe always has a seed; run.seed is 0"),
+    ("seed: '${seed}'", "is a reference that this file does not resolve; run.seed is 0"),
+])
+def test_seeds_that_are_no_numbers(floe, tmp_path, seed, sentence):
+    done = lightning(floe, tmp_path, f"{seed}\ntrainer: {{max_steps: 3}}\n")
+    assert "run" not in yaml.safe_load(done.stdout)
+    assert sentence in comments(done.stdout) and "what a run trains" not in done.stdout
+
+
+@pytest.mark.parametrize(("devices", "note", "command"), [
+    ("[0, 2]", "GPUs 0 and 2 were chosen. CUDA_VISIBLE_DEVICES=0,2 in front of the command chooses them.",
+     "CUDA_VISIBLE_DEVICES=0,2 floe launch -n 2 -- train mine.yaml"),
+    ("'1, 3'", "GPUs 1 and 3 were chosen", "CUDA_VISIBLE_DEVICES=1,3 floe launch -n 2 -- train mine.yaml"),
+    ("[5]", "GPU 5 was chosen", "CUDA_VISIBLE_DEVICES=5 floe train mine.yaml"),
+    ("2", "", "floe launch -n 2 -- train mine.yaml"),
+    ("auto", "the file does not say how many ranks there are", "floe train mine.yaml"),
+])  # fmt: skip
+def test_devices_by_number_are_chosen_by_the_command(floe, tmp_path, devices, note, command):
+    done = lightning(floe, tmp_path, f"trainer: {{devices: {devices}}}")
+    assert f"#   {command}" in done.stdout and note in comments(done.stdout)
+    assert ("VISIBLE" in command) == (" chosen. " in comments(done.stdout))
+
+
+OWN = sorted(str(file.relative_to(SOURCE)) for file in (SOURCE / "configs").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("text", [
+    "train: {steps: 3}\nstrategy: {sharding: full_shard}\n",
+    "strategy: {sharding: full_shard, cpu_offload: true, mixed_precision: {param: bf16}}\n",
+    "strategy: {cpu_offload: true}\nprecision: {autocast: bf16}\n",
+    *(file for file in OWN if not file.endswith("recompute.yaml")),  # whose one key is Lightning's too
+])
+def test_own_configurations_are_not_taken_for_lightning(floe, tmp_path, text):
+    file = tmp_path / "mine.yaml"
+    file.write_text((SOURCE / text).read_text() if text in OWN else text)
+    done = floe("migrate", str(file))
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == f"floe: migrate: {file} is already a configuration of floe; give it to floe train\n"
+
+
+def test_what_migrate_and_init_write_is_floes_own(floe, tmp_path):
+    written = tmp_path / "migrated.yaml"
+    written.write_text(lightning(floe, tmp_path, CLASS_PATH).stdout)
+    goldens, first = SOURCE / "tests/goldens", tmp_path / "init.yaml"
+    models = [str(goldens / "models/opt_x1/lm"), "--vision", str(goldens / "models/opt_x1/vision"), "--tokenizer",
+              str(goldens / "data/tokenizers/neox")]  # fmt: skip
+    done = floe("init", *models, "--data", str(goldens / "data/corpus/laion/00000{0..1}.tar"), "--output", str(first))
+    assert done.returncode == 0, done.stderr
+    for file in (written, first):
+        done = floe("migrate", str(file))
+        assert done.returncode == 2 and "is already a configuration of floe; give it to floe train" in done.stderr
+
+
+@pytest.mark.parametrize("text", [
+    "strategy: fsdp\ntrain: {epochs: 3}\n",
+    "strategy: {sharding_strategy: FULL_SHARD}\nmodel: {type: gpt}\n",
+    "strategy: {mixed_precision: {_target_: torch.distributed.fsdp.MixedPrecision, param_dtype: torch.bfloat16}}\nrun: {name: x}\n",
+    "strategy: {cpu_offload: true}\n",
+    "callbacks: []\ndata: {text: x}\n",
+    "precision: bf16-mixed\ntrain: {optimizer: adam}\n",
+    "trainer: {max_steps: 3}\ntrain: {steps: 3}\nrun: {name: x}\n",
+])  # fmt: skip
+def test_files_of_lightning_with_names_of_floe_are_translated(floe, tmp_path, text):
+    lightning(floe, tmp_path, text)
 
 
 def test_lightning_says_the_command(floe, tmp_path):
@@ -715,6 +871,7 @@ datamodule: {}
     ("sharding_strategy: HALF\n", "0.yaml:1:20: sharding_strategy is 'HALF', but must be FULL_SHARD"),
     ("trainer: {accumulate_grad_batches: 0}\n", "0.yaml:1:36: train.gradient_accumulation is 0, but must be at least 1"),
     ("strategy: {sharding_strategy: FULL_SHARD\n", "0.yaml"),
+    ("trainer: {<<: 5}\n", "0.yaml:1:15: '<<' merges a block or a list of blocks, not 5"),
 ])
 def test_wrong_files_are_one_sentence_and_exit_2(floe, tmp_path, text, sentence):
     done = lightning(floe, tmp_path, text, code=2)

@@ -154,6 +154,10 @@ TEST(Migrate, WrongCommandsAreASentence) {
       {{"env", "-u", "X", "train.py"}, "'env -u' is not understood; write the variables alone"},
       {{"torchrun", "--nproc_per_node=0", "train.py"},
        "--nproc_per_node is '0', but must be a number of at least 1"},
+      {{"torchrun", "--nproc_per_node=-3", "train.py"},
+       "--nproc_per_node is '-3', but must be a number of at least 1"},
+      {{"torchrun", "--nproc_per_node", "many", "train.py"},
+       "--nproc_per_node is 'many', but must be a number of at least 1"},
       {{"deepspeed", "train.py"}, "deepspeed does not say how many ranks it starts"},
   };
   for (const auto& [words, sentence] : cases)
@@ -286,7 +290,8 @@ TEST(Migrate, WrongFilesAreASentence) {
       {"trainer: {gradient_clip_val: 1, gradient_clip_algorithm: x}",
        "gradient_clip_algorithm is 'x'"},
       {"timeout: {_target_: timedelta, weeks: 1}", "timeout.weeks is no unit"},
-      {"callbacks: [{_target_: EarlyStopping, monitor: acc}]", "EarlyStopping looks at 'acc'"},
+      {"trainer: {<<: [{a: 1}, x]}", ":1:24: '<<' merges a block or a list of blocks, not 'x'"},
+      {"train: {steps: 3}", "is already a configuration of floe; give it to floe train"},
   };
   for (const auto& [text, sentence] : cases) {
     const LightningFile file(text + "\n");

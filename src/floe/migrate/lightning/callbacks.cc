@@ -20,11 +20,13 @@ bool is_measured(const std::string& metric) {
          metric.starts_with("val_perplexity_");
 }
 
-// What ranks checkpoints, if it is something that floe measures.
+// What ranks checkpoints, if it is something that floe measures, and which way is known.
 std::string ranking_metric(const Target& target) {
   const Value* metric = target.trainer.at("monitor");
   const std::string name = metric && !metric->is_null() ? own_metric(*metric) : "";
-  return is_measured(name) || name.starts_with("loss_") ? name : "";
+  const Value* mode = target.trainer.at("mode");
+  const bool known_way = !mode || !is_reference(*mode);
+  return known_way && (is_measured(name) || name.starts_with("loss_")) ? name : "";
 }
 
 // -1 keeps all; with a metric the best stay beside the newest.
@@ -44,8 +46,16 @@ void monitor(const Value& value, const std::string& comment, Target& target) {
   if (value.is_null()) return;
   const Value* kept = target.trainer.at("save_top_k");
   const std::int64_t number = kept ? whole(*kept, "save_top_k") : 1;
+  const Value* mode = target.trainer.at("mode");
   const std::string metric = ranking_metric(target);
-  if (metric.empty()) {
+  if (mode && is_reference(*mode)) {
+    const std::string sentence =
+        str("monitor: ", value.shown(),
+            ": which way it is better is a reference that this file does not resolve; "
+            "checkpoint.keep_best is left out");
+    target.page.leave_out(sentence + ".");
+    target.page.warn(sentence);
+  } else if (metric.empty()) {
     const std::string sentence = str("monitor: ", value.shown(),
                                      ": floe does not measure it; it has val_loss, "
                                      "val_loss_SOURCE, val_perplexity_SOURCE and loss_SOURCE");
@@ -69,8 +79,17 @@ void keep_mode(const Value& value, const std::string& comment, Target& target) {
     target.page.leave_out(comment);
 }
 
+// Lightning's 0 is off.
+void save_every_steps(const Value& value, const std::string& comment, Target& target) {
+  if (value.is_null()) return;
+  target.page.set("checkpoint.every_steps",
+                  whole(value, "every_n_train_steps") == 0 ? Value() : value, comment);
+}
+
 void every_epochs(const Value& value, const std::string& comment, Target& target) {
   if (value.is_null()) return;
+  if (whole(value, "every_n_epochs") == 0)
+    return target.page.set("checkpoint.every_epochs", Value(), comment);
   if (!target.page.has("train.steps"))
     return target.page.set("checkpoint.every_epochs", value, comment);
   target.page.leave_out(str("every_n_epochs: ", value.scalar_text(),
@@ -79,17 +98,15 @@ void every_epochs(const Value& value, const std::string& comment, Target& target
 }
 
 void stop_monitor(const Value& value, const std::string& comment, Target& target) {
-  const std::string metric = own_metric(value);
-  if (!is_measured(metric))
-    refuse(value, str("EarlyStopping looks at ", value.shown(),
-                      ", which floe does not measure; it has val_loss, "
-                      "val_loss_SOURCE and val_perplexity_SOURCE"));
-  target.page.set("train.stop.metric", word(metric, value), comment);
+  target.page.set("train.stop.metric", word(own_metric(value), value), comment);
 }
 
-void stop_mode(const Value& value, const std::string& comment, Target& target) {
-  if (value.scalar_text() == "max") return warn_if_set(value, comment, target);
-  target.page.leave_out(comment);
+// Lightning's 0 and 1 both stop at the first validation without a fall.
+void stop_patience(const Value& value, const std::string& comment, Target& target) {
+  if (value.is_null()) return;
+  const bool is_none = whole(value, "patience") == 0;
+  target.page.set("train.stop.patience", is_none ? Value(std::int64_t{1}, value.origin) : value,
+                  comment);
 }
 
 void wandb_offline(const Value& value, const std::string& comment, Target& target) {
@@ -109,15 +126,30 @@ void run_name(const Value& value, const std::string& comment, Target& target) {
 
 }  // namespace
 
+std::string obstacle_to_stop(const Value& arguments) {
+  const Value* metric = arguments.at("monitor");
+  const Value* mode = arguments.at("mode");
+  for (const Value* value : {metric, mode})
+    if (value && is_reference(*value))
+      return str(value->scalar_text(), " is a reference that this file does not resolve");
+  if (mode && mode->scalar_text() == "max")
+    return "floe ends a run when a metric no longer falls, never when one no longer rises";
+  if (metric && !is_measured(own_metric(*metric)))
+    return str("floe does not measure ", metric->shown(),
+               "; it has val_loss, val_loss_SOURCE and val_perplexity_SOURCE");
+  return "";
+}
+
 const LightningBlock& checkpoint_block() {
   static const LightningBlock block{
       "`ModelCheckpoint`",
       "`OnExceptionCheckpoint` is `checkpoint.on_exception`, which needs no collective and cannot "
       "hang.",
       {
-          {"every_n_train_steps", "checkpoint.every_steps", "Updates between two saves."},
+          {"every_n_train_steps", "checkpoint.every_steps",
+           "Updates between two saves; 0 is null, none.", save_every_steps},
           {"every_n_epochs", "checkpoint.every_epochs",
-           "Epochs between two saves, beside train.epochs.", every_epochs},
+           "Epochs between two saves, beside train.epochs; 0 is null, none.", every_epochs},
           {"save_top_k", "checkpoint.keep, checkpoint.keep_best.n",
            "With a monitor the best stay beside the newest, else the newest; -1 is null, all.",
            save_top_k},
@@ -141,12 +173,14 @@ const LightningBlock& checkpoint_block() {
 const LightningBlock& early_stop_block() {
   static const LightningBlock block{
       "`EarlyStopping`",
-      "",
+      "Without a counterpart as a whole where `monitor` is nothing that floe measures or `mode` is "
+      "`max`: a run ends when a metric no longer falls.",
       {
           {"monitor", "train.stop.metric", "What validation measures.", stop_monitor},
-          {"patience", "train.stop.patience", "Validations in a row without a fall."},
+          {"patience", "train.stop.patience", "Validations in a row without a fall; 0 is 1.",
+           stop_patience},
           {"min_delta", "train.stop.min_delta", "What has to be exceeded for a fall to count."},
-          {"mode", "", "The metric has to fall.", stop_mode},
+          {"mode", "", "min: the metric has to fall."},
           {"strict", "", "A metric that does not exist is refused at the start."},
           {"check_finite", "",
            "Updates that are not finite are skipped; train.max_skipped ends the run."},

@@ -1,14 +1,28 @@
 #include "floe/migrate/lightning/keys.h"
 
+#include <algorithm>
 #include <cctype>
+#include <charconv>
 
 #include "floe/core/error.h"
 #include "floe/schema/codec.h"
 
 namespace floe::migrate {
 
+using config::List;
 using config::Map;
 using config::Value;
+
+bool knows(const LightningBlock& block, std::string_view key) {
+  return std::any_of(block.keys.begin(), block.keys.end(),
+                     [&](const LightningKey& row) { return row.name == key; });
+}
+
+std::size_t known_keys(const LightningBlock& block, const Map& map) {
+  std::size_t count = 0;
+  for (const auto& [key, value] : map) count += knows(block, key) ? 1 : 0;
+  return count;
+}
 
 void refuse(const Value& value, const std::string& sentence) {
   throw ConfigError(str(value.origin.text(), ": ", sentence));
@@ -37,6 +51,55 @@ Map arguments_of(const Value& block) {
   if (const Value* more = map->find("init_args"); more && more->as<Map>())
     for (const auto& [key, value] : *more->as<Map>()) arguments[key] = value;
   return arguments;
+}
+
+bool is_reference(const Value& value) {
+  const auto* text = value.as<std::string>();
+  return text && text->find("${") != std::string::npos;
+}
+
+bool has_reference(const Value& value) {
+  if (const auto* list = value.as<List>())
+    return std::any_of(list->begin(), list->end(), has_reference);
+  if (const auto* map = value.as<Map>())
+    return std::any_of(map->begin(), map->end(),
+                       [](const auto& entry) { return has_reference(entry.second); });
+  return is_reference(value);
+}
+
+bool types_are_unresolved(const Target& target) {
+  const Value* strategy = target.trainer.at("strategy");
+  const Value* types = target.strategy.at("mixed_precision");
+  return (strategy && is_reference(*strategy)) || (types && has_reference(*types));
+}
+
+std::vector<std::int64_t> chosen_gpus(const Value& devices) {
+  std::vector<std::int64_t> gpus;
+  if (const auto* list = devices.as<List>()) {
+    for (const Value& item : *list) {
+      const auto number = config::integer_of(item);
+      if (!number || *number < 0) return {};
+      gpus.push_back(*number);
+    }
+  } else if (const auto* text = devices.as<std::string>();
+             text && text->find(',') != std::string::npos) {
+    for (const char *at = text->data(), *end = at + text->size(); at < end; ++at) {
+      std::int64_t number = 0;
+      while (at < end && *at == ' ') ++at;
+      if (at == end) break;
+      const auto [last, error] = std::from_chars(at, end, number);
+      if (error != std::errc() || number < 0 || (last < end && *last != ',')) return {};
+      gpus.push_back(number);
+      at = last;
+    }
+  }
+  return gpus;
+}
+
+std::optional<std::int64_t> ranks_of_machine(const Value& devices) {
+  if (const auto gpus = chosen_gpus(devices); !gpus.empty())
+    return static_cast<std::int64_t>(gpus.size());
+  return config::integer_of(devices);
 }
 
 std::string lower(std::string text) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ namespace floe::migrate {
 struct Target {
   Page page;
   config::Value trainer, strategy;  // the blocks being translated
+  bool is_deepspeed = false;        // the strategy, whose types are not those of FSDP
 };
 
 struct LightningKey {
@@ -38,6 +40,10 @@ const LightningBlock& early_stop_block();   // EarlyStopping
 const LightningBlock& diagnostics_block();  // xlm-core's FSDPDiagnosticsCallback
 const LightningBlock& wandb_block();        // WandbLogger
 
+bool knows(const LightningBlock& block, std::string_view key);
+// How many keys of a block stand in a map.
+std::size_t known_keys(const LightningBlock& block, const config::Map& map);
+
 // "trainer.yaml:3:9: precision ..." as a ConfigError.
 [[noreturn]] void refuse(const config::Value& value, const std::string& sentence);
 
@@ -47,6 +53,20 @@ std::string last_part(std::string_view dotted);
 std::string class_of(const config::Value& block);
 // What it is made with: the block itself or its init_args, without the class.
 config::Map arguments_of(const config::Value& block);
+
+// "${precision}", which only Hydra or LightningCLI resolve; a text, or one anywhere inside.
+bool is_reference(const config::Value& value);
+bool has_reference(const config::Value& value);
+// Whether the strategy may say the types by itself, in what is not resolved.
+bool types_are_unresolved(const Target& target);
+
+// Of trainer.devices: the ranks of a machine, if it says how many; its GPUs, if it names them
+// ([0, 2] or "0,2").
+std::optional<std::int64_t> ranks_of_machine(const config::Value& devices);
+std::vector<std::int64_t> chosen_gpus(const config::Value& devices);
+
+// Why EarlyStopping with these arguments is not train.stop; empty: it is.
+std::string obstacle_to_stop(const config::Value& arguments);
 
 std::string lower(std::string text);
 // A text with the place that another value was written at.

@@ -1,12 +1,10 @@
 #include "floe/migrate/lightning/lightning.h"
 
-#include <algorithm>
 #include <functional>
 
-#include "floe/config/yaml.h"
-#include "floe/core/error.h"
 #include "floe/core/names.h"
 #include "floe/migrate/lightning/keys.h"
+#include "floe/migrate/lightning/reading.h"
 #include "floe/schema/codec.h"
 #include "floe/schema/yaml_text.h"
 
@@ -16,46 +14,6 @@ namespace {
 using config::List;
 using config::Map;
 using config::Value;
-
-bool knows(const LightningBlock& block, const std::string& key) {
-  return std::any_of(block.keys.begin(), block.keys.end(),
-                     [&](const LightningKey& row) { return row.name == key; });
-}
-
-// How many keys of a block stand in a map.
-std::size_t known_keys(const LightningBlock& block, const Map& map) {
-  std::size_t count = 0;
-  for (const auto& [key, value] : map) count += knows(block, key) ? 1 : 0;
-  return count;
-}
-
-// A file in the form {trainer: {strategy: ...}, callbacks: ..., others}.
-Value in_whole(Value file, const std::string& path) {
-  Map* map = file.as<Map>();
-  require<ConfigError>(
-      map && !map->empty(), "migrate: ", path,
-      " is no block of Lightning: it should have keys such as trainer or strategy");
-  Value whole{Map(), file.origin};
-  Map& out = *whole.as<Map>();
-  // LightningCLI's files for one command have its name around them.
-  if (const Value* fit = map->find("fit"); fit && fit->as<Map>() && map->size() == 1)
-    return in_whole(*fit, path);
-  if (map->find("trainer")) return file;
-  const std::string name = last_part(class_of(file));
-  const bool is_trainer = map->find("strategy") || name == "Trainer";
-  const bool is_strategy =
-      !is_trainer && (name.ends_with("Strategy") || known_keys(strategy_block(), *map) > 0);
-  require<ConfigError>(is_trainer || is_strategy || known_keys(trainer_block(), *map) > 0,
-                       "migrate: ", path, " has neither trainer nor strategy, and none of ",
-                       "their keys; it has ", join(map->keys()));
-  if (is_strategy) {
-    Value trainer{Map(), file.origin};
-    (*trainer.as<Map>())["strategy"] = std::move(file);
-    file = std::move(trainer);
-  }
-  out["trainer"] = std::move(file);
-  return whole;
-}
 
 class LightningTranslation {
  public:
@@ -73,8 +31,7 @@ class LightningTranslation {
   Page take() {
     const Value trainer = target_.trainer;  // callbacks put their own block in its place
     const Value* strategy = trainer.at("strategy");
-    const auto* word = strategy ? strategy->as<std::string>() : nullptr;
-    if (strategy && !(word && word->find("${") != std::string::npos)) read_strategy(*strategy);
+    if (strategy && !is_reference(*strategy)) read_strategy(*strategy);
     read_block(trainer_block(), *trainer.as<Map>(), "trainer");
     numbers_as_in_lightning(trainer, strategy);
     if (const Value* logger = trainer.at("logger"))
@@ -98,13 +55,14 @@ class LightningTranslation {
       const Value* value = map.find(row.name);
       if (!value) continue;
       const std::string comment = str(row.name, ": ", shown(*value), ". ", row.remark);
-      const auto* text = value->as<std::string>();
-      if (text && text->find("${") != std::string::npos) {
-        target_.page.leave_out(str(path, ".", row.name, ": ", *text,
+      // What is inside callbacks and loggers is looked at there.
+      if (is_reference(*value) || (&block == &strategy_block() && has_reference(*value))) {
+        const std::string text = is_reference(*value) ? value->scalar_text() : shown(*value);
+        target_.page.leave_out(str(path, ".", row.name, ": ", text,
                                    " is a reference that this file does not resolve; write "
                                    "its value."));
-        target_.page.warn(str(path, ".", row.name, " is ", *text,
-                              ", which this file does not resolve; left out"));
+        target_.page.warn(
+            str(path, ".", row.name, " is ", text, ", which this file does not resolve; left out"));
       } else if (row.apply) {
         row.apply(*value, comment, target_);
       } else if (!row.keys.empty()) {
@@ -144,6 +102,7 @@ class LightningTranslation {
       } else if (word->starts_with("ddp")) {
         sharding("no_shard");
       } else if (word->starts_with("deepspeed")) {
+        target_.is_deepspeed = true;
         sharding(word->find('3') != std::string::npos ? "full_shard" : "shard_grad_op");
         if (word->find("offload") != std::string::npos)
           page.set("strategy.cpu_offload", Value(true, value.origin), "");
@@ -161,6 +120,7 @@ class LightningTranslation {
       refuse(value, str("strategy must be a block or a word, not ", value.shown()));
     const std::string name = last_part(class_of(value));
     target_.strategy = Value(arguments_of(value), value.origin);
+    target_.is_deepspeed = name == "DeepSpeedStrategy";
     if (name == "DDPStrategy")
       sharding("no_shard");
     else if (name == "FSDPStrategy" || name == "ModelParallelStrategy" ||
@@ -177,7 +137,17 @@ class LightningTranslation {
     Page& page = target_.page;
     const bool whole_trainer =
         known_keys(trainer_block(), *trainer.as<Map>()) > (strategy ? 1U : 0U);
-    if ((strategy || whole_trainer) && !page.has("strategy.mixed_precision")) {
+    const Value* precision = trainer.at("precision");
+    if (page.has("strategy.mixed_precision")) {
+      // The types are known.
+    } else if (types_are_unresolved(target_) || (precision && is_reference(*precision))) {
+      const std::string sentence =
+          str("strategy.mixed_precision is not written, because ",
+              types_are_unresolved(target_) ? "that of the strategy" : "precision",
+              " is a reference here: write it, or floe's own types stay (parameters in bf16)");
+      page.leave_out(sentence + ".");
+      page.warn(sentence);
+    } else if (whole_trainer) {
       const Value fp32(std::string("fp32"));
       page.set("strategy.mixed_precision.param", fp32,
                "Neither precision nor mixed_precision is here: Lightning computes in fp32, floe's "
@@ -215,8 +185,7 @@ class LightningTranslation {
     if (name == "ModelCheckpoint") {
       read_object(checkpoint_block(), value, name);
     } else if (name == "EarlyStopping") {
-      read_object(early_stop_block(), value, name);
-      page.warn("train.stop needs validation: set train.validation.every_steps and its shards");
+      read_early_stop(value);
     } else if (name == "FSDPDiagnosticsCallback") {
       page.set("log.diagnostics", Value(Map()), str(name, "."));
       read_object(diagnostics_block(), value, name);
@@ -232,6 +201,21 @@ class LightningTranslation {
       page.leave_out(sentence + ".");
       page.warn(sentence);
     }
+  }
+
+  void read_early_stop(const Value& value) {
+    Page& page = target_.page;
+    const Value arguments(arguments_of(value), value.origin);
+    const std::string obstacle = obstacle_to_stop(arguments);
+    if (obstacle.empty()) {
+      read_object(early_stop_block(), value, "EarlyStopping");
+      page.warn("train.stop needs validation: set train.validation.every_steps and its shards");
+      return;
+    }
+    const std::string sentence =
+        str("EarlyStopping ", shown(arguments), ": ", obstacle, "; train.stop is left out");
+    page.leave_out(sentence + ".");
+    page.warn(sentence);
   }
 
   void read_logger(const Value& value) {
@@ -260,8 +244,8 @@ class LightningTranslation {
     std::vector<std::string> others;
     for (const auto& [key, value] : *file_.as<Map>()) {
       if (key == "trainer" || key == "callbacks" || key == "logger") continue;
-      if ((key == "seed_everything" || key == "seed") && config::integer_of(value))
-        target_.page.set("run.seed", value, str(key, ": of everything random."));
+      if (key == "seed_everything" || key == "seed")
+        read_seed(key, value);
       else
         others.push_back(key);
     }
@@ -271,15 +255,34 @@ class LightningTranslation {
                                  "train.optimizer of floe."));
   }
 
+  void read_seed(const std::string& key, const Value& value) {
+    Page& page = target_.page;
+    const std::string line =
+        str(key, ": ", is_reference(value) ? value.scalar_text() : shown(value));
+    if (config::integer_of(value)) {
+      page.set("run.seed", value, str(key, ": of everything random."));
+    } else if (value.is_null() || (value.as<bool>() && !*value.as<bool>())) {
+      page.leave_out(str(line, ": floe always has a seed; run.seed is 0 unless it is set."));
+    } else if (value.as<bool>()) {
+      page.leave_out(str(line,
+                         ": Lightning chooses the seed itself, floe does not: run.seed is 0 unless "
+                         "it is set."));
+    } else {
+      const std::string sentence =
+          str(line,
+              is_reference(value) ? " is a reference that this file does not resolve"
+                                  : " is no whole number",
+              "; run.seed is 0 unless it is set");
+      page.leave_out(sentence + ".");
+      page.warn(sentence);
+    }
+  }
+
   void command(const Value& trainer) {
     const Value* devices = trainer.at("devices");
     const Value* nodes = trainer.at("num_nodes");
     const auto machines = nodes ? config::integer_of(*nodes) : std::optional<std::int64_t>(1);
-    std::optional<std::int64_t> ranks;
-    if (devices && devices->as<List>())
-      ranks = static_cast<std::int64_t>(devices->as<List>()->size());
-    else if (devices)
-      ranks = config::integer_of(*devices);
+    const std::optional<std::int64_t> ranks = devices ? ranks_of_machine(*devices) : std::nullopt;
     Page& page = target_.page;
     page.set_others("mine.yaml ");
     page.add_note(
@@ -288,10 +291,20 @@ class LightningTranslation {
         "here (floe init writes one).");
     if (ranks && *ranks > 0 && machines && *machines >= 1) {
       page.set_world(static_cast<int>(*ranks * *machines));
+      // Rank i takes GPU i of those that it sees.
+      const std::vector<std::int64_t> chosen = chosen_gpus(*devices);
+      const std::string visible =
+          chosen.empty() ? "" : str("CUDA_VISIBLE_DEVICES=", join(chosen, ","), " ");
+      if (!chosen.empty())
+        page.add_note(str("devices: ", shown(*devices), ": ", chosen.size() == 1 ? "GPU " : "GPUs ",
+                          join(chosen, " and "), chosen.size() == 1 ? " was" : " were", " chosen. ",
+                          visible, "in front of the command chooses ",
+                          chosen.size() == 1 ? "it." : "them."));
+      page.set_command(visible + "floe train ");
       if (*machines == 1 && *ranks > 1)
-        page.set_command(str("floe launch -n ", *ranks, " -- train "));
+        page.set_command(str(visible, "floe launch -n ", *ranks, " -- train "));
       if (*machines > 1)
-        page.set_command(str("torchrun --nnodes ", *machines, " --nproc-per-node ", *ranks,
+        page.set_command(str(visible, "torchrun --nnodes ", *machines, " --nproc-per-node ", *ranks,
                              " --no-python floe train "));
     } else {
       page.add_note(
@@ -308,7 +321,7 @@ class LightningTranslation {
 
 Page from_lightning(const std::vector<std::string>& files) {
   Value all{Map()};
-  for (const std::string& file : files) config::merge(all, in_whole(config::read_yaml(file), file));
+  for (const std::string& file : files) config::merge(all, read_lightning(file));
   return LightningTranslation(std::move(all)).take();
 }
 

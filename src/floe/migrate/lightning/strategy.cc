@@ -166,7 +166,7 @@ void sharding_strategy(const Value& value, const std::string& comment, Target& t
     const Value* devices = target.trainer.at("devices");
     const auto* extents = mesh ? mesh->as<List>() : nullptr;
     const std::int64_t size = (extents && extents->size() == 2 ? config::integer_of((*extents)[1])
-                               : devices                       ? config::integer_of(*devices)
+                               : devices                       ? ranks_of_machine(*devices)
                                                                : std::nullopt)
                                   .value_or(0);
     target.page.set(

@@ -26,16 +26,25 @@ void precision(const Value& value, const std::string& comment, Target& target) {
   }
   // As FSDPPrecision makes its MixedPrecision; DDP reduces in the type of the parameters.
   if (!autocast.empty() && sharded) other = autocast;
+  if (!autocast.empty() && target.is_deepspeed) param = autocast;
   if (!autocast.empty()) target.page.set("precision.autocast", word(autocast, value), comment);
-  if (target.page.has("strategy.mixed_precision")) {
+  const bool unresolved = types_are_unresolved(target);
+  if (unresolved || target.page.has("strategy.mixed_precision")) {
     if (autocast.empty())
-      target.page.leave_out(str("precision: ", text,
-                                ": strategy.mixed_precision is written out, and wins as in "
-                                "Lightning."));
+      target.page.leave_out(str("precision: ", text, ": strategy.mixed_precision is ",
+                                unresolved ? "a reference" : "written out",
+                                ", and wins as in Lightning."));
     return;
   }
   set_types(target, value, comment, param, other, other);
-  if (text.ends_with("-true") && param != "fp32")
+  if (target.is_deepspeed && param != "fp32")
+    target.page.add_comment(
+        "strategy.mixed_precision.param",
+        str("DeepSpeed computes with parameters in ", param,
+            " under both -mixed and -true, keeps fp32 masters of them, as floe does by itself, and "
+            "reduces gradients in ",
+            param, " unless its communication_data_type says otherwise."));
+  else if (text.ends_with("-true") && param != "fp32")
     target.page.add_comment("strategy.mixed_precision.param",
                             "What trains keeps fp32 masters, which "
                             "Lightning's true precisions do not have.");
@@ -85,7 +94,10 @@ void started_ranks(const Value&, const std::string& comment, Target& target) {
 void read_elsewhere(const Value&, const std::string&, Target&) {}
 
 void validation_batches(const Value& value, const std::string& comment, Target& target) {
-  if (config::integer_of(value))
+  const double* share = value.as<double>();
+  if (config::integer_of(value) == 0 || (share && *share == 0))
+    target.page.set("train.validation.every_steps", Value(), comment);
+  else if (config::integer_of(value))
     target.page.set("train.validation.max_batches", value, comment);
   else if (!value.is_null())
     target.page.leave_out(str("limit_val_batches: ", value.shown(),
@@ -101,12 +113,13 @@ const LightningBlock& trainer_block() {
       "What is not in the file stays floe's own, because such files are put together from several; "
       "except for "
       "what would change the numbers: a trainer without `precision` computes in fp32, one without "
-      "`gradient_clip_val` does not clip.",
+      "`gradient_clip_val` does not clip. A strategy alone says neither.",
       {
           {"precision", "precision.autocast, strategy.mixed_precision.param",
            "bf16-mixed and 16-mixed are autocast; without a mixed_precision of the strategy they "
            "also mean "
-           "parameters in fp32, reduced in the narrow type under FSDP, as in Lightning.",
+           "parameters in fp32, reduced in the narrow type under FSDP, as in Lightning. DeepSpeed "
+           "computes and reduces in the narrow type, with fp32 masters.",
            precision},
           {"accumulate_grad_batches", "train.gradient_accumulation", "Batches in an update."},
           {"gradient_clip_val", "train.clip.norm, train.clip.value",
@@ -117,10 +130,13 @@ const LightningBlock& trainer_block() {
           {"max_epochs", "train.epochs", "Epochs of num_samples; -1 is without end.", max_epochs},
           {"log_every_n_steps", "log.every_steps",
            "Steps between two lines; metrics.jsonl has every step.", log_every},
-          {"limit_val_batches", "train.validation.max_batches",
-           "Batches of each source, for a whole number.", validation_batches},
+          {"limit_val_batches", "train.validation.max_batches, train.validation.every_steps",
+           "Batches of each source, for a whole number; 0 is no validation: every_steps is null.",
+           validation_batches},
           {"devices", "",
-           "Ranks of a machine: floe launch -n, or torchrun and srun with num_nodes.",
+           "Ranks of a machine: floe launch -n, or torchrun and srun with num_nodes. A list of "
+           "GPUs "
+           "is CUDA_VISIBLE_DEVICES in front of the command.",
            started_ranks},
           {"num_nodes", "", "torchrun --nnodes or srun start the ranks of several machines.",
            started_ranks},
