@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "floe/core/error.h"
-#include "floe/schema/codec.h"
 
 namespace floe::cli {
 
@@ -27,11 +26,7 @@ struct OptionRow {
 };
 inline constexpr bool kRepeats = true;
 
-// Keys of a configuration that a command takes as key=value.
-struct KeySection {
-  std::string heading;  // on the help page; empty: not listed there
-  std::vector<config::FieldInfo> fields;
-};
+struct KeySection;  // options.h
 
 struct Command {
   std::string_view name;
@@ -40,7 +35,7 @@ struct Command {
   std::vector<OptionRow> options = {};
   std::string_view closing = {};  // behind the options: examples
   std::string_view words = {};    // what its words are, as OptionRow::value, or COMMAND
-  std::vector<KeySection> (*keys)() = nullptr;
+  std::vector<KeySection> (*keys)() = nullptr;  // those of its configuration, as key=value
   // Gets what stands behind the command's name. A result goes to stdout. Throws floe::Error.
   Exit (*run)(const Args& args);
 };

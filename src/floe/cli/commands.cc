@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "floe/cli/command.h"
+#include "floe/cli/options.h"
 #include "floe/core/names.h"
 #include "floe/version.h"
 
@@ -51,7 +52,7 @@ std::string wrapped(const std::string& text, std::size_t margin) {
   std::istringstream words(text);
   for (std::string word; words >> word;) {
     if (column > margin && column + 1 + word.size() > kWidth) {
-      out += "\n" + std::string(margin, ' ');
+      out += str("\n", std::string(margin, ' '));
       column = margin;
     } else if (column > margin) {
       out += ' ';
@@ -85,7 +86,7 @@ std::string option_rows(const std::vector<OptionRow>& rows) {
 
 std::string help_page(const Command& command) {
   std::string page(command.about);
-  if (!command.options.empty()) page += "\n" + option_rows(command.options);
+  if (!command.options.empty()) page += str("\n", option_rows(command.options));
   if (!command.closing.empty()) page += str("\n", command.closing);
   if (command.keys)
     for (const KeySection& section : command.keys())

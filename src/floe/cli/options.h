@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "floe/cli/command.h"
+#include "floe/schema/codec.h"
 
 namespace floe::cli {
 
@@ -34,6 +35,12 @@ class Options {
   std::string command_;
   Args words_;
   std::map<std::string, std::vector<std::string>> values_;
+};
+
+// Keys of a configuration that a command takes as key=value.
+struct KeySection {
+  std::string heading;  // on the help page; empty: not listed there
+  std::vector<config::FieldInfo> fields;
 };
 
 // Where floe keeps the configurations that come with it: the folder with strategy/ and experiment/:
