@@ -17,6 +17,7 @@
 
 #include "floe/core/error.h"
 #include "floe/nn/activations/kept_products.h"
+#include "floe/nn/autograd_node.h"
 
 namespace floe::nn {
 namespace {
@@ -229,7 +230,7 @@ void Checkpoint::attach(TensorRefs& outputs, Rerun rerun) {
     if (const auto before = newest.lock()) before->settle();
     state_->before = std::exchange(newest, state_);
   }
-  auto node = std::make_shared<RecomputeNode<State>>(state_);
+  auto node = make_node<RecomputeNode<State>>(state_);
   for (at::Tensor* output : outputs) {
     *output = output->detach();
     if (at::isFloatingType(output->scalar_type()))

@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "floe/nn/autograd_node.h"
 #include "floe/shard/group/context.h"
 #include "floe/shard/group/gradient.h"
 #include "floe/shard/group/offloadable_slice.h"
@@ -148,7 +149,7 @@ class FlatGroup {
   OffloadableSlice masters_;  // in the store, while they are apart from `slice_`
   at::Tensor flat_;           // [padded] over the persistent storage
   c10::Storage unreadable_;   // under the parameters while the group is sliced
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  std::vector<nn::NodePtr> accumulators_;
   std::int64_t references_at_rest_ = 0;
   GroupState state_ = GroupState::sliced;
   int holds_ = 0;       // how many calls of units need it gathered

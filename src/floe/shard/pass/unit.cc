@@ -11,6 +11,7 @@
 
 #include "floe/core/log.h"
 #include "floe/nn/activations/checkpoint.h"
+#include "floe/nn/autograd_node.h"
 #include "floe/shard/pass/pass_runner.h"
 
 namespace floe::shard {
@@ -60,7 +61,7 @@ bool attach_node(Side side, nn::TensorRefs& tensors, std::shared_ptr<CallEvents>
       chosen.push_back(tensor);
     }
   if (chosen.empty()) return false;
-  auto node = std::make_shared<IdentityNode>(side, std::move(call));
+  auto node = nn::make_node<IdentityNode>(side, std::move(call));
   node->set_next_edges(std::move(edges));
   for (at::Tensor* tensor : chosen) {
     // An alias of the data with a history of its own; in-place operations on it stay allowed.
