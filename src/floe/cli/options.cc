@@ -1,6 +1,5 @@
 #include "floe/cli/options.h"
 
-#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <vector>

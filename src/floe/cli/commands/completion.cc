@@ -18,7 +18,6 @@
 
 #include "floe/cli/command.h"
 #include "floe/cli/options.h"
-#include "floe/core/names.h"
 
 namespace floe::cli {
 namespace {

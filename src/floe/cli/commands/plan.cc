@@ -6,7 +6,6 @@
 #include "floe/cli/used_model.h"
 #include "floe/io/file/file.h"
 #include "floe/plan/report.h"
-#include "floe/schema/codec.h"
 
 namespace floe::cli {
 namespace {
