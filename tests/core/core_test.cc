@@ -1,7 +1,15 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,9 +20,11 @@
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/core/names.h"
+#include "floe/core/stacks.h"
+#include "floe/core/str.h"
 #include "floe/core/utf8.h"
 
-namespace floe {
+namespace floe::core_test {
 namespace {
 
 TEST(Glob, MatchesDottedNames) {
@@ -173,5 +183,51 @@ TEST(Log, LinesFromManyThreadsAreWhole) {
   EXPECT_EQ(count, 200u);
 }
 
+TEST(Stacks, OfEveryThread) {
+  std::atomic<bool> go_on{true};
+  std::thread sleeper([&] {
+    while (go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  const std::vector<std::string> lines = stacks_of_all_threads();
+  const std::vector<std::string> again = stacks_of_all_threads();
+  go_on = false;
+  sleeper.join();
+  for (const auto* one : {&lines, &again}) {
+    const auto threads = std::count_if(one->begin(), one->end(), [](const std::string& line) {
+      return line.starts_with("thread ") && line.ends_with("):");
+    });
+    EXPECT_GE(threads, 2) << join(*one, "\n");
+    EXPECT_GE(one->size(), 6u) << join(*one, "\n");
+  }
+}
+
+TEST(Log, TheFileHasDateHostAndRankWhateverTheTerminalShows) {
+  const std::string path = std::filesystem::temp_directory_path() / str("floe-log-", getpid());
+  std::filesystem::remove(path);
+  log::set_file(path);
+  log::set_rank(3, 4);
+  testing::internal::CaptureStderr();
+  log::info("one host");
+  log::set_host("h7");
+  log::info("several hosts");
+  const std::string shown = testing::internal::GetCapturedStderr();
+  log::set_host("");
+  log::set_rank(0, 1);
+  log::set_file("");
+  std::stringstream file;
+  file << std::ifstream(path).rdbuf();
+  std::filesystem::remove(path);
+  const std::string date = R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )";
+  EXPECT_TRUE(std::regex_search(file.str(), std::regex("^" + date + R"(\S+ \[3/4\] one host\n)")))
+      << file.str();
+  EXPECT_TRUE(
+      std::regex_search(file.str(), std::regex("\n" + date + R"(h7 \[3/4\] several hosts\n)")))
+      << file.str();
+  EXPECT_TRUE(std::regex_search(shown, std::regex(R"(^\d\d:\d\d:\d\d \[3/4\] one host\n)")))
+      << shown;
+  EXPECT_TRUE(std::regex_search(shown, std::regex("\n" + date + R"(h7 \[3/4\] several hosts\n)")))
+      << shown;
+}
+
 }  // namespace
-}  // namespace floe
+}  // namespace floe::core_test

@@ -9,8 +9,12 @@
 
 namespace floe {
 
-// Process exit codes, the same for every command.
-enum class Exit : int { done = 0, failed = 1, usage = 2 };
+// Process exit codes, the same for every command. `stopped`: a signal asked for the end and all is
+// saved, so that the same command goes on; 75 is what sysexits.h has for "try again".
+enum class Exit : int { done = 0, failed = 1, usage = 2, stopped = 75 };
+
+// What the log of a rank says that ends because of another one, in front of that one's cause.
+inline constexpr const char* kBecauseOf = "(the first failure was that of ";
 
 class Error : public std::runtime_error {
  public:

@@ -1,5 +1,7 @@
 #include "floe/core/log.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -7,6 +9,7 @@
 #include <memory>
 #include <mutex>
 
+#include "floe/core/host.h"
 #include "floe/core/utf8.h"
 
 namespace floe::log {
@@ -23,8 +26,9 @@ Level level_from_environment() {
 
 struct Sink {
   std::mutex mutex;
-  std::string prefix;
-  std::string status;  // shown below the lines; empty: none
+  std::string prefix, full_prefix;  // the rank; in the file it is always there
+  std::string host;                 // where there are several
+  std::string status;               // shown below the lines; empty: none
   std::unique_ptr<FILE, int (*)(FILE*)> file{nullptr, &std::fclose};
 };
 
@@ -60,7 +64,13 @@ void set_rank(int rank, int world) {
   const char* shown = std::getenv("FLOE_LOG_RANK");
   const bool wanted = world > 1 && std::string_view(shown ? shown : "1") != "0";
   std::lock_guard lock(sink().mutex);
-  sink().prefix = wanted ? str("[", rank, "/", world, "] ") : "";
+  sink().full_prefix = world > 1 ? str("[", rank, "/", world, "] ") : "";
+  sink().prefix = wanted ? sink().full_prefix : "";
+}
+
+void set_host(const std::string& host) {
+  std::lock_guard lock(sink().mutex);
+  sink().host = host;
 }
 
 void set_file(const std::string& path) {
@@ -69,20 +79,25 @@ void set_file(const std::string& path) {
 }
 
 void write(Level level, std::string_view line) {
-  char clock[16];
+  char date[32];
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
   localtime_r(&now, &parts);
-  std::strftime(clock, sizeof clock, "%H:%M:%S ", &parts);
+  std::strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S ", &parts);
+  constexpr std::size_t kClock = 11;  // behind the day
 
   Sink& s = sink();
   std::lock_guard lock(s.mutex);
   // Names of files may have any bytes; a log is UTF-8.
-  const std::string text = str(clock, s.prefix, mark(level), shown_bytes(line), "\n");
+  const std::string said = str(mark(level), shown_bytes(line), "\n");
+  const std::string place = s.host.empty() ? "" : s.host + " ";
+  const std::string text = str(s.host.empty() ? date + kClock : date, place, s.prefix, said);
   const std::string shown = s.status.empty() ? text : str(kClearRow, text, s.status);
   std::fwrite(shown.data(), 1, shown.size(), stderr);
   if (s.file) {
-    std::fwrite(text.data(), 1, text.size(), s.file.get());
+    const std::string kept =
+        str(date, s.host.empty() ? host_name() + " " : place, s.full_prefix, said);
+    std::fwrite(kept.data(), 1, kept.size(), s.file.get());
     std::fflush(s.file.get());
   }
 }

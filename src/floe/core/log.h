@@ -21,7 +21,12 @@ Level level();
 // FLOE_LOG_RANK=0, which `floe launch` sets because it puts the rank in front of every line itself.
 void set_rank(int rank, int world);
 
-// Copies every line to this file as well (appending); an empty path stops that.
+// The name of this host, which lines carry, with the date, where ranks are on several hosts; empty:
+// they are not.
+void set_host(const std::string& host);
+
+// Copies every line to this file as well (appending), with date, host and rank in front, whatever
+// stands there on stderr; an empty path stops that.
 void set_file(const std::string& path);
 
 void write(Level level, std::string_view line);
