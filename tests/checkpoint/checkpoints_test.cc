@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
+#include "floe/checkpoint/folder/folders.h"
+#include "floe/checkpoint/save/commit_point.h"
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/models/transformer.h"
@@ -14,7 +17,7 @@
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 
-namespace floe::checkpoint {
+namespace floe::checkpoint::checkpoints_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -129,5 +132,40 @@ TEST_F(OwnLoop, WhatCannotBeIsSaid) {
             std::string::npos);
 }
 
+std::string content(const fs::path& folder) {
+  std::string text;
+  std::getline(std::ifstream(folder / "text"), text);
+  return text;
+}
+
+void make(const fs::path& folder, const std::string& text) {
+  fs::create_directories(folder);
+  std::ofstream(folder / "text") << text;
+}
+
+// Where a file system cannot exchange two names there is a moment without the one that counts.
+TEST(Replace, InTwoStepsLosesNothingInBetween) {
+  const fs::path folder =
+      fs::temp_directory_path() / ("floe-replace-" + std::to_string(::getpid()));
+  const std::string from = folder / ".tmp-step_5", to = folder / "step_5";
+  make(to, "old");
+  make(from, "new");
+  struct Ended {};
+  at_commit_point = [](const char* point) {
+    if (std::string(point) == "replacing") throw Ended();
+  };
+  EXPECT_THROW(replace_in_two_steps(from, to), Ended);
+  at_commit_point = nullptr;
+  EXPECT_FALSE(fs::exists(to));
+  remove_leftovers(folder);
+  EXPECT_EQ(content(to), "old");
+
+  make(from, "new");
+  replace_in_two_steps(from, to);
+  EXPECT_EQ(content(to), "new");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1);
+  fs::remove_all(folder);
+}
+
 }  // namespace
-}  // namespace floe::checkpoint
+}  // namespace floe::checkpoint::checkpoints_test

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 
 import pytest
@@ -30,6 +31,12 @@ def wait_until_gone(pids, seconds=10):
     while any(alive(pid) for pid in pids) and time.monotonic() < end:
         time.sleep(0.02)
     return not any(alive(pid) for pid in pids)
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def read_lines(stream, count):
@@ -183,3 +190,59 @@ def test_bad_usage_is_one_sentence_and_exit_2(floe, args, sentence):
     assert done.returncode == 2
     assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+# ------------------------------------------------------------------------ again, and on several hosts
+
+
+def test_ranks_are_started_again(floe):
+    again = 'echo start $FLOE_RESTARTS; [ "$RANK" = 1 ] && [ "$FLOE_RESTARTS" -lt 2 ] && exit 3; exit 0'
+    done = floe("launch", "-n", "2", "--max-restarts", "2", *shell(again))
+    assert done.returncode == 0, done.stderr
+    assert lines_of(done.stdout, 0) == lines_of(done.stdout, 1) == ["start 0", "start 1", "start 2"]
+    assert "rank 1 of 2 failed first: it returned exit code 3; starting again (2 of 2)" in done.stderr
+    done = floe("launch", "-n", "2", "--max-restarts", "1", *shell(again))
+    assert done.returncode == 3 and lines_of(done.stdout, 0) == ["start 0", "start 1"]
+
+
+@pytest.mark.parametrize("code", [2, 75])
+def test_what_is_final_is_not_started_again(floe, code):
+    done = floe("launch", "-n", "2", "--max-restarts", "5", *shell(f"echo once; exit {code}"))
+    assert done.returncode == code and lines_of(done.stdout, 0) == ["once"]
+
+
+def test_launchers_meet_and_number_the_ranks(start):
+    """Two on one host, as on two: ranks in the order in which the launchers came."""
+    place = f"127.0.0.1:{free_port()}"
+    words = ["--nnodes", "2", "--rdzv", place, *shell("echo $RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR $MASTER_PORT")]
+    first = start("launch", "-n", "2", *words)
+    assert "hosts meet here" in first.stderr.readline()
+    second = start("launch", "-n", "1", *words)
+    outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
+    assert [process.returncode for process in (first, second)] == [0, 0]
+    lines = sorted(line.split() for text in outputs for line in text.splitlines())
+    assert [line[:5] for line in lines] == [["[0]", "0", "3", "0", "127.0.0.1"], ["[1]", "1", "3", "1", "127.0.0.1"],
+                                            ["[2]", "2", "3", "0", "127.0.0.1"]]
+    assert len({line[5] for line in lines}) == 1
+
+
+def test_ranks_that_were_asked_to_end_are_not_started_again(start):
+    for meeting in ([], ["--nnodes", "1", "--rdzv", f"127.0.0.1:{free_port()}"]):
+        launcher = start("launch", "-n", "1", "--max-restarts", "5", *meeting, *shell(f"echo up; {HANG}"))
+        assert launcher.stdout.readline() == "[0] up\n"
+        launcher.send_signal(signal.SIGTERM)
+        out, _ = launcher.communicate(timeout=30)
+        assert launcher.returncode == 128 + signal.SIGTERM and out == ""
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--nnodes", "2"], "--nnodes 2 needs --rdzv HOST:PORT"),
+    (["--nnodes", "3:2", "--rdzv", "h:1"], "--nnodes takes a number from 3 to 4096, got '2'"),
+    (["--rdzv", "host"], "--rdzv takes HOST:PORT, got 'host'"),
+    (["--rdzv", "host:0"], "the port of --rdzv takes a number from 1 to 65535, got '0'"),
+    (["--host-wait", "5"], "--host-wait needs --nnodes and --rdzv"),
+    (["--max-restarts", "-1"], "--max-restarts takes a number from 0 to 1000000, got '-1'"),
+])
+def test_wrong_words_about_hosts(floe, words, said):
+    done = floe("launch", "-n", "1", *words, *shell("true"))
+    assert done.returncode == 2 and said in done.stderr, done.stderr

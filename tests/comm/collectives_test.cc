@@ -12,7 +12,7 @@
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "tests/support/ranks.h"
 
-namespace floe::comm {
+namespace floe::comm::collectives_test {
 namespace {
 
 constexpr std::array kDtypes{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong};
@@ -288,4 +288,4 @@ TEST_RANKS(Collectives, WrongTensorsAreRefusedBeforeAnythingIsSent, 2) {
 }
 
 }  // namespace
-}  // namespace floe::comm
+}  // namespace floe::comm::collectives_test

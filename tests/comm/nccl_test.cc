@@ -11,7 +11,7 @@
 #include "floe/core/error.h"
 #include "tests/support/ranks.h"
 
-namespace floe::comm {
+namespace floe::comm::nccl_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -99,9 +99,11 @@ TEST(Nccl, ARankThatDies) {
     EXPECT_EQ(one_more_sum(*world).said, "nothing");
     if (world->rank() == 1) raise(SIGKILL);
     const Outcome outcome = one_more_sum(*world);
-    EXPECT_NE(outcome.said.find("the NCCL group world failed on rank 0 of 2"), std::string::npos)
+    // The control plane notices before NCCL does, also where no connection of NCCL's closes.
+    EXPECT_NE(outcome.said.find("the NCCL group world was given up on rank 0: rank 1 has failed"),
+              std::string::npos)
         << outcome.said;
-    EXPECT_LT(outcome.seconds, 30);
+    EXPECT_LT(outcome.seconds, 10);
     return;
   }
   const auto outcome = test::start_ranks("Nccl", "ARankThatDies", 2, 120s);
@@ -173,9 +175,9 @@ TEST(Nccl, ARankThatNeverComes) {
       join(3s);
       ADD_FAILURE() << "a world of two ranks with one";
     } catch (const CommError& e) {
-      EXPECT_STREQ(e.what(),
-                   "rank 0 of 2 could not join the NCCL group 'world': no sign of rank 1; the "
-                   "timeout is 3 s");
+      EXPECT_NE(std::string(e.what()).find("rank 1 (rank 0 is here) did not come within 3 s"),
+                std::string::npos)
+          << e.what();
     }
     return;
   }
@@ -204,4 +206,4 @@ TEST(Nccl, RanksThatMayNotShareAGpu) {
 }
 
 }  // namespace
-}  // namespace floe::comm
+}  // namespace floe::comm::nccl_test

@@ -3,10 +3,13 @@
 
 #include <ATen/ATen.h>
 
+#include <thread>
+
+#include "floe/comm/activity.h"
 #include "floe/core/error.h"
 #include "tests/support/ranks.h"
 
-namespace floe::comm {
+namespace floe::comm::world_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -152,6 +155,85 @@ TEST(Fake, MeshesAndLimits) {
   expect_config_error([] { World::fake(0, 0); }, "does not fit");
 }
 
+// ---- whether all ranks mean the same ----
+
+std::vector<NamedText> settings(const std::string& lr) {
+  return {{"steps", "5"}, {"lr", lr}, {"odd \xff bytes", "same"}};
+}
+
+TEST_RANKS(Same, TheFirstDifferenceIsNamedOnEveryRank, 3) {
+  auto world = World::join();
+  world->require_same("their settings", settings("0.1"), "start all alike");
+  // Ranks without values have no say.
+  world->require_same("their files", world->rank() == 1 ? std::vector<NamedText>() : settings("1"),
+                      "copy them");
+  try {
+    world->require_same("their settings", settings(world->rank() == 2 ? "0.2" : "0.1"),
+                        "start all alike");
+    ADD_FAILURE() << "rank 2 has another lr";
+  } catch (const ConfigError& e) {
+    EXPECT_STREQ(
+        e.what(),
+        "the ranks differ in their settings: 'lr' is 0.1 on rank 0 and 0.2 on rank 2; start "
+        "all alike");
+  }
+  try {
+    auto values = settings("0.1");
+    if (world->rank() == 1) values.push_back({"more", "x"});
+    world->require_same("their settings", values, "start all alike");
+    ADD_FAILURE() << "rank 1 has one more";
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("'more' is not set on rank 0 and x on rank 1"),
+              std::string::npos)
+        << e.what();
+  }
+  world->require_same("their settings", settings("0.1"), "start all alike");
+}
+
+TEST_RANKS(Placement, OneHost, 2) {
+  auto world = World::join();
+  EXPECT_FALSE(world->on_several_hosts());
+  EXPECT_EQ(world->is_first_on_host(), world->rank() == 0);
+  ASSERT_EQ(world->placement().size(), 2u);
+  EXPECT_EQ(world->placement()[1].find("rank 1: "), 0u) << world->placement()[1];
+  EXPECT_TRUE(world->placement()[1].ends_with(" cpu")) << world->placement()[1];
+}
+
+// ---- what ranks are doing ----
+
+TEST_RANKS(States, AreAskedForWhileTheyWait, 3) {
+  auto world = World::join();
+  Activity::of_this_rank().begin("reads data");
+  world->group()->barrier("warm");
+  if (world->rank() == 2) {
+    const auto until = std::chrono::steady_clock::now() + 20s;
+    std::string said;
+    while (said.find("ranks") == std::string::npos && std::chrono::steady_clock::now() < until) {
+      const auto states = world->states();
+      said = sentence_of_states(states, [](int rank) { return str("rank ", rank); });
+      if (said.find("rank 0, rank 1: waits in barrier 'late' of world") != std::string::npos) break;
+      std::this_thread::sleep_for(20ms);
+    }
+    // The one that does something else stands in front.
+    EXPECT_EQ(said.find("rank 2: reads data (its last collective: barrier 'warm' of world)"), 0u)
+        << said;
+    EXPECT_NE(said.find("; rank 0, rank 1: waits in barrier 'late' of world"), std::string::npos)
+        << said;
+  }
+  world->group()->barrier("late");
+}
+
+TEST(States, ARankThatDoesNotAnswerIsSaid) {
+  const auto name = [](int rank) { return str("rank ", rank, " on h", rank); };
+  EXPECT_EQ(
+      sentence_of_states({"waits in x\t61", "", "waits in x\t60"}, name),
+      "rank 1 on h1: does not answer: it is stopped, or its host hangs; rank 0 on h0, rank 2 on "
+      "h2: waits in x, since 61 s");
+  const std::vector<std::string> many(20, "reads data\t0");
+  const std::string text = sentence_of_states(many, name);
+  EXPECT_NE(text.find("rank 7 on h7 and 12 more: reads data"), std::string::npos) << text;
+}
+
 TEST(Backends, ThoseThatCannotBeAreRefused) {
   WorldOptions options;
   options.backend = Backend::mpi;
@@ -160,7 +242,7 @@ TEST(Backends, ThoseThatCannotBeAreRefused) {
   expect_config_error([&] { World::join(options); }, "it is for planning and measuring");
   if (!at::Context::hasCUDA()) {
     options.backend = Backend::nccl;
-    expect_config_error([&] { World::join(options); }, "needs a GPU and a build with CUDA");
+    expect_config_error([&] { World::join(options); }, "nccl' needs a GPU");
     options.backend = Backend::gloo;
     options.device = c10::Device(c10::kCUDA);
     expect_config_error([&] { World::join(options); }, "set dist.device to cpu");
@@ -178,4 +260,4 @@ TEST(Backends, Names) {
 }
 
 }  // namespace
-}  // namespace floe::comm
+}  // namespace floe::comm::world_test

@@ -112,7 +112,7 @@ def small_config():
 
 # Programs that are not here, as far as floe meets them.
 PROGRAMS = {
-    "srun": 'SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 SLURM_JOB_ID=1 exec "$@"\n',
+    "srun": 'SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 SLURM_JOB_ID=1 SLURM_STEP_ID=0 exec "$@"\n',
 }
 
 

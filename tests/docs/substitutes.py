@@ -50,7 +50,7 @@ NETWORK = "downloads models"
 LEFT = [
     Left("hf download facebook/opt-125m --local-dir models/lm", NETWORK),
     Left("hf download openai/clip-vit-base-patch32 --local-dir models/clip", NETWORK),
-    Left("./run demo", "by tests/examples/test_examples.py::test_demo"),
+    Left("./run demo", "by tests/tools/test_wheel.py::test_pip_install_then_floe_demo"),
     Left("./run test", "tests do not run all tests"),
     Left("./run build", BUILT),
     Left("./run build shard_mlp", BUILT),
@@ -64,6 +64,8 @@ LEFT = [
     Left("floe demo", "by tests/tools/test_wheel.py::test_pip_install_then_floe_demo"),
     Left("./run build floe floe_engine floe_floe", BUILT),
     Left("cmake --install build/release --prefix /opt/floe", "by tests/tools/test_package.py::test_what_is_installed"),
+    Left("floe launch -n 8 --nnodes 2:4 --rdzv node0:29400 --max-restarts 5 -- train my.yaml",
+         "by tests/cluster/test_elastic.py::test_a_host_is_lost_and_comes_back"),
     Left("floe launch -n 2 --exec consumer train FOLDER 5", CONSUMER),
     Left("floe launch -n 3 --exec consumer train FOLDER 12", CONSUMER),
     Left("xlm job_type=train experiment=[my_experiment,fsdp_args] trainer.strategy=fsdp ++trainer.precision=bf16-mixed "

@@ -84,7 +84,9 @@ TROUBLES = {
 # Lines of tables that only other machines say.
 ELSEWHERE = {
     "CUDA out of memory. Tried to allocate …": "needs a GPU",
-    "no sign of rank 3": "needs NCCL; by tests/comm/nccl_test.cc",
+    "rank 0 cannot listen at port … Address already in use": "by tests/control/control_test.cc",
+    "was refused by rank 0 at … two jobs use one port": "by tests/control/control_test.cc",
+    "the ranks differ in their configuration": "by tests/cluster/test_two_hosts.py",
 }
 
 
@@ -100,7 +102,8 @@ def same_each_time(text):
     text = re.sub(r"^(?:  )?(?:\[\d+\] )?(?:\d\d:\d\d:\d\d )?", "", text, flags=re.MULTILINE)
     text = re.sub(r"error: [a-z-]+ '[^']*' on rank", "error: COLLECTIVE on rank", text)
     text = re.sub(r"failed: .*(?:Timed out waiting|Application timeout).*", "failed: TIMEOUT", text)
-    return re.sub(r"failed: .*(?:Connection reset by peer|Connection closed by peer|Broken pipe).*", "failed: GONE", text)
+    gone = "Connection reset by peer|Connection closed by peer|Broken pipe|ended without a word"
+    return re.sub(rf"failed: .*(?:{gone}).*", "failed: GONE", text)
 
 
 @pytest.mark.timeout(300)

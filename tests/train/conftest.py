@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers of several tests are plain modules
 from running import FLOE, command, default_signals, environment, golden_config  # noqa: E402
+from small_data import pairs_config, write_shards  # noqa: E402
 
 
 class Run:
@@ -44,6 +45,16 @@ class Run:
         )
         assert done.returncode == 0, done.stderr
         return load_file(out)
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """The configuration of a small run over tar shards that goes on until somebody ends it."""
+    folder = tmp_path_factory.mktemp("endless")
+    shards = write_shards(folder / "data", 4, 16)
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(pairs_config(folder / "data" / shards, steps=100000)))
+    return path
 
 
 @pytest.fixture

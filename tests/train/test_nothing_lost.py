@@ -239,7 +239,7 @@ def test_sigterm_to_launcher_and_ranks_saves(start, train, long_golden, gap):
             pass
     _, text = process.communicate(timeout=60)
     last = max(steps_of(process.folder))
-    assert process.returncode == 1, text
+    assert process.returncode == 75, text
     assert checkpoints_of(process.folder) == [last], text
     assert "with a checkpoint; the same command goes on from it" in text
     again = train(config, f"train.steps={last + 2}", ranks=2)
@@ -252,7 +252,7 @@ def test_a_lone_run_stops_with_a_checkpoint(start, long_golden, number):
     wait_for_steps(process, 2)
     process.send_signal(number)
     process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 75
     assert checkpoints_of(process.folder) == [max(steps_of(process.folder))]
 
 
@@ -293,7 +293,7 @@ def test_a_stop_before_the_first_step_is_a_stop(start, train, long_golden):
         time.sleep(0.002)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 75
     assert max(steps_of(process.folder), default=0) <= 1
     assert train(config, "train.steps=2", ranks=2).values("step")[-1] == 2
 

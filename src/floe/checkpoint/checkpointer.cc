@@ -164,7 +164,6 @@ Checkpointer::~Checkpointer() {
     } catch (const std::exception& e) {
       log::error(e.what());
     }
-  state_->exchange.leave();
 }
 
 // ---- resuming ----

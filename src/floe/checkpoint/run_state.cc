@@ -29,10 +29,10 @@ struct Elements {
   std::int64_t begin = 0, end = 0;
 };
 
-Elements share_of(const FlatGroup& group, int rank, std::int64_t used, Share share) {
+Elements share_of(const FlatGroup& group, std::int64_t used, Share share) {
   const std::int64_t copies = group.plan().replicas;
   if (share == Share::held || copies <= 1) return {0, used};
-  const std::int64_t replica = rank / group.plan().shard_size;
+  const std::int64_t replica = group.replica();
   return {used * replica / copies, used * (replica + 1) / copies};
 }
 
@@ -98,7 +98,7 @@ class Collector {
     const std::vector<Piece> pieces = group.pieces();
     if (pieces.empty()) return;
     const std::int64_t used = pieces.back().slice_offset + pieces.back().numel;
-    const Elements mine = share_of(group, state_.engine->world().rank(), used, share_);
+    const Elements mine = share_of(group, used, share_);
     for (Piece piece : pieces) {
       const std::int64_t begin = std::max(piece.slice_offset, mine.begin);
       const std::int64_t end = std::min(piece.slice_offset + piece.numel, mine.end);

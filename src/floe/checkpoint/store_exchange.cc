@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <utility>
 
 #include "floe/core/error.h"
@@ -12,10 +11,10 @@ namespace floe::checkpoint {
 namespace {
 
 using namespace std::chrono_literals;
+using std::chrono::milliseconds;
 
-// A wait in the store would keep other users of its connection waiting; a look does not.
-constexpr auto kPause = 2ms;
-constexpr auto kCheckOthers = 1s;
+constexpr milliseconds kFailedPatience = 10s;  // for ranks that have failed
+constexpr milliseconds kSlice = 500ms;         // how late a failure may be noticed
 
 }  // namespace
 
@@ -28,45 +27,35 @@ void StoreExchange::hurry(std::chrono::milliseconds rest) {
   latest_ = std::min(latest_.load(), (Clock::now() + rest).time_since_epoch().count());
 }
 
-std::string StoreExchange::wait_for(const std::string& key, const std::string& who,
-                                    const std::string& what) {
+std::string StoreExchange::wait_for(const std::string& key, int who, const std::string& what) {
   const auto begin = Clock::now();
-  const auto end = begin + world_.timeout();
-  for (auto next_check = begin + kCheckOthers;;) {
-    if (auto text = world_.lookup(key, 0ms)) return *text;
+  auto ask_at = begin + world_.timeout();
+  for (;;) {
+    if (auto text = world_.lookup(key, kSlice)) return *text;
+    check_others(what);
     const auto now = Clock::now();
-    if (now > next_check) {
-      next_check = now + kCheckOthers;
-      check_others(what);
-    }
-    require<CheckpointError>(now < end && now.time_since_epoch().count() < latest_.load(), who,
-                             " did not come to ", what, " within ",
-                             std::chrono::duration_cast<std::chrono::seconds>(now - begin).count(),
-                             " s; its log says why");
-    std::this_thread::sleep_for(kPause);
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - begin).count();
+    require<CheckpointError>(now.time_since_epoch().count() < latest_.load(), world_.name_of(who),
+                             " did not come to ", what, " within ", waited, " s; its log says why");
+    if (now < ask_at) continue;
+    const std::string state = world_.states()[static_cast<std::size_t>(who)];
+    require<CheckpointError>(!state.empty(), world_.name_of(who), " did not come to ", what,
+                             " within ", waited,
+                             " s and does not answer: its process is stopped, or its host hangs");
+    log::warn("waiting for ", world_.name_of(who), " to come to ", what, " since ", waited,
+              " s; it is alive: ", state);
+    ask_at = now + world_.timeout();
   }
 }
 
 void StoreExchange::check_others(const std::string& what) {
-  try {
-    world_.publish(str(name_, "/alive/", rank()), "");
-  } catch (const std::exception&) {
-    throw CheckpointError(str("the store is gone, so rank 0 must have ended during ", what));
+  // A rank that has failed may still have its part of a save under way.
+  if (const auto failure = world_.first_failure(0ms)) {
+    hurry(kFailedPatience);
+    require<CheckpointError>(!world_.failed_rank_is_gone(), what, " was given up because of ",
+                             *failure);
   }
-  if (const auto failure = world_.first_failure(0ms))
-    throw CheckpointError(str(what, " was given up because of ", *failure));
-}
-
-void StoreExchange::leave() noexcept {
-  try {
-    hurry(5s);
-    all_gather("", "the end of the checkpoints");
-    if (rank() != 0) world_.publish(str(name_, "/left/", rank()), "");
-    for (int other = 1; rank() == 0 && other < size(); ++other)
-      wait_for(str(name_, "/left/", other), str("rank ", other), "the end of the checkpoints");
-  } catch (const std::exception& e) {
-    log::debug(e.what());
-  }
+  if (const auto lost = world_.lost()) throw CheckpointError(str(what, " was given up: ", *lost));
 }
 
 std::vector<std::string> StoreExchange::all_gather(const std::string& text,
@@ -75,14 +64,18 @@ std::vector<std::string> StoreExchange::all_gather(const std::string& text,
   const std::string key = str(name_, "/", round_++, "/");
   if (rank() != 0) {
     world_.publish(key + std::to_string(rank()), text);
-    return nlohmann::json::parse(wait_for(key + "all", "rank 0", what))
-        .get<std::vector<std::string>>();
+    return nlohmann::json::parse(wait_for(key + "all", 0, what)).get<std::vector<std::string>>();
   }
   std::vector<std::string> texts{text};
-  for (int other = 1; other < size(); ++other)
-    texts.push_back(wait_for(key + std::to_string(other), str("rank ", other), what));
-  world_.publish(key + "all", nlohmann::json(texts).dump(-1, ' ', false,
-                                                         nlohmann::json::error_handler_t::replace));
+  for (int other = 1; other < size(); ++other) {
+    const std::string from = key + std::to_string(other);
+    texts.push_back(wait_for(from, other, what));
+    world_.forget(from);
+  }
+  if (!last_answer_.empty()) world_.forget(last_answer_);
+  last_answer_ = key + "all";
+  world_.publish(last_answer_, nlohmann::json(texts).dump(
+                                   -1, ' ', false, nlohmann::json::error_handler_t::replace));
   return texts;
 }
 
@@ -90,7 +83,8 @@ std::string StoreExchange::first_problem(const std::string& problem, const std::
   const std::vector<std::string> problems = all_gather(problem, what);
   for (std::size_t i = 0; i < problems.size(); ++i)
     if (!problems[i].empty())
-      return problems.size() == 1 ? problems[i] : str("rank ", i, ": ", problems[i]);
+      return problems.size() == 1 ? problems[i]
+                                  : str(world_.name_of(static_cast<int>(i)), ": ", problems[i]);
   return "";
 }
 

@@ -21,8 +21,9 @@ class StoreExchange {
   int rank() const { return world_.rank(); }
   int size() const { return world_.size(); }
 
-  // Collective: the texts of all ranks, by rank. `what` they meet for is for messages. Throws
-  // CheckpointError when a rank does not come within the world's timeout.
+  // Collective: the texts of all ranks, by rank. `what` they meet for is for messages. A rank may
+  // take as long as it needs, as long as it is alive: a slow disk is no failure. Throws
+  // CheckpointError when a rank has failed, is gone, or does not even say what it is doing.
   std::vector<std::string> all_gather(const std::string& text, const std::string& what);
   // Collective: rank 0's text.
   std::string broadcast(const std::string& text, const std::string& what) {
@@ -31,22 +32,21 @@ class StoreExchange {
   // Collective: what the first rank that has one says went wrong; empty when all is well.
   std::string first_problem(const std::string& problem, const std::string& what);
 
-  // Collective: after it rank 0, whose process holds the store, may end. Never throws.
-  void leave() noexcept;
-
   // From now on calls give up after this time: some rank has failed and may never come.
   void hurry(std::chrono::milliseconds rest);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::string wait_for(const std::string& key, const std::string& who, const std::string& what);
-  // Throws CheckpointError when a rank has failed or the store is gone.
+  // The text that rank `who` leaves under the key.
+  std::string wait_for(const std::string& key, int who, const std::string& what);
+  // Throws CheckpointError when a rank has failed or rank 0 is gone.
   void check_others(const std::string& what);
 
   comm::World& world_;
   std::string name_;
   std::int64_t round_ = 0;
+  std::string last_answer_;         // the key of the round before, which all have read by now
   std::atomic<Clock::rep> latest_;  // of hurry()
 };
 

@@ -64,18 +64,18 @@ std::string wrapped(const std::string& text, std::size_t margin) {
   return out;
 }
 
-std::string shown(const OptionRow& row) {
+std::string name_of(const OptionRow& row) {
   return row.value.empty() ? row.name : row.name + " " + row.value;
 }
 
 std::string option_rows(const std::vector<OptionRow>& rows) {
   std::size_t widest = 0;
-  for (const OptionRow& row : rows) widest = std::max(widest, shown(row).size());
+  for (const OptionRow& row : rows) widest = std::max(widest, name_of(row).size());
   std::string out;
   for (const OptionRow& row : rows) {
     if (row.name.empty()) out += "\n";
     if (row.help.empty()) continue;
-    const std::string name = shown(row);
+    const std::string name = name_of(row);
     out += str("  ", name, std::string(widest - name.size() + 3, ' '),
                wrapped(row.help, widest + 5), "\n");
   }
@@ -112,10 +112,10 @@ const Command kVersionCommand{
 
 const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> table{
-      &kInitCommand,    &kTrainCommand,   &kLaunchCommand, &kPlanCommand,    &kReportCommand,
-      &kInspectCommand, &kExportCommand,  &kDiffCommand,   &kForwardCommand, &kGenerateCommand,
-      &kConvertCommand, &kMigrateCommand, &kDoctorCommand, &kDemoCommand,    &kCompletionCommand,
-      &kHelpCommand,    &kVersionCommand,
+      &kInitCommand,       &kTrainCommand,   &kLaunchCommand,  &kPlanCommand,   &kStatusCommand,
+      &kReportCommand,     &kInspectCommand, &kExportCommand,  &kDiffCommand,   &kForwardCommand,
+      &kGenerateCommand,   &kConvertCommand, &kMigrateCommand, &kDoctorCommand, &kDemoCommand,
+      &kCompletionCommand, &kHelpCommand,    &kVersionCommand,
   };
   return table;
 }

@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "floe/comm/group.h"
 
@@ -23,11 +24,16 @@ class Store;
 
 namespace floe::comm {
 
-// Collective: all ranks of the group meet at the store. `interface_hint` is the rendezvous host; a
-// loopback host keeps the traffic on the loopback device.
+// Where a rank can be reached by the others of its group.
+struct NetworkPlace {
+  std::string interface;  // a device, such as eth0; wins. GLOO_SOCKET_IFNAME wins over both
+  std::string address;    // of this host
+};
+// Collective: all ranks of the group meet at the store.
+// `names` are those of its ranks, for messages.
 GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                         int size, std::chrono::milliseconds timeout,
-                         const std::string& interface_hint);
+                         std::vector<std::string> names, std::chrono::milliseconds timeout,
+                         const NetworkPlace& place);
 
 // Whether this build can make NCCL groups.
 bool has_nccl();

@@ -33,7 +33,14 @@ void describe(config::Schema<DistConfig>& s) {
       "Where the model is; auto: GPUs with nccl, else the CPU. cuda with gloo lets ranks share a "
       "GPU: rank i of a machine takes GPU i modulo their number");
   s.field("init", &C::init, "env (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or tcp://HOST:PORT");
+  s.field("interface", &C::interface,
+          "Network device for the traffic between hosts, such as eth0 or ib0; empty: the one that "
+          "reaches rank 0. May differ from host to host");
   s.field("timeout_s", &C::timeout_s, "Seconds that a collective may take").more_than(0);
+  s.field("verify_every_steps", &C::verify_every_steps,
+          "Compare what several ranks hold the same copy of (hybrid, no_shard, resident) every so "
+          "many steps and before a save; null: never")
+      .at_least(1);
   s.field("rank", &C::rank, "This process, for tcp://").at_least(0);
   s.field("world_size", &C::world_size, "Number of processes, for tcp://").at_least(1);
   s.check("device", [](const C& c) -> std::string {

@@ -139,15 +139,19 @@ std::int64_t bytes_of(const at::Tensor& tensor) {
 
 class GlooGroup final : public Group {
  public:
-  GlooGroup(std::string name, int rank, int size, c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo,
-            std::chrono::milliseconds timeout)
-      : Group(std::move(name), rank, size), gloo_(std::move(gloo)), timeout_(timeout) {}
+  GlooGroup(std::string name, int rank, std::vector<std::string> names,
+            c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::chrono::milliseconds timeout)
+      : Group(std::move(name), rank, static_cast<int>(names.size())),
+        gloo_(std::move(gloo)),
+        timeout_(timeout),
+        names_(std::move(names)) {}
   // What is still queued waits for ranks that may never answer: it fails instead.
-  ~GlooGroup() override { GlooGroup::abort(); }
+  ~GlooGroup() override { GlooGroup::abort("the group ends"); }
 
-  void abort() override {
+  using Group::abort;
+  void abort(const std::string& why) override {
     std::lock_guard lock(issue_);
-    give_up("this rank has given the group up");
+    give_up(why);
   }
 
  protected:
@@ -302,7 +306,11 @@ class GlooGroup final : public Group {
     return part;
   }
   void finish(const Part& part) {
-    if (part->work->wait(timeout_)) return;
+    try {
+      if (part->work->wait(timeout_)) return;
+    } catch (const std::exception& e) {
+      throw Error(str("nothing came from or went to ", name_of(part->peer), ": ", cause_of(e)));
+    }
     std::lock_guard lock(issue_);
     throw Error(given_up_);
   }
@@ -322,7 +330,7 @@ class GlooGroup final : public Group {
       const Part part = watched.lock();
       if (!part || Clock::now() - part->begin < kTryAfter) continue;
       if (!tried.insert(part->peer).second || is_connected(part->peer)) continue;
-      give_up(str("the connection to rank ", part->peer, " of the group is lost"));
+      give_up(str("the connection to ", name_of(part->peer), " is lost"));
       return true;
     }
     return false;
@@ -431,8 +439,11 @@ class GlooGroup final : public Group {
     sum.finish(flat.mutable_data_ptr(), divide);
   }
 
+  const std::string& name_of(int peer) const { return names_[static_cast<std::size_t>(peer)]; }
+
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   std::chrono::milliseconds timeout_;
+  const std::vector<std::string> names_;
   std::mutex issue_;      // Gloo's group is called from the caller's thread and from the worker
   std::string given_up_;  // why; empty while the group can be used
   std::vector<std::weak_ptr<Transfer>> under_way_;
@@ -449,29 +460,36 @@ void ignore_broken_pipes() {
     std::signal(SIGPIPE, SIG_IGN);
 }
 
-bool is_loopback(const std::string& host) {
-  return host.empty() || host == "localhost" || host.starts_with("127.") || host == "::1";
+std::shared_ptr<::gloo::transport::Device> device_at(const NetworkPlace& place) {
+  const char* variable = std::getenv("GLOO_SOCKET_IFNAME");
+  const std::string interface = variable && *variable ? variable : place.interface;
+  try {
+    return interface.empty() ? c10d::ProcessGroupGloo::createDeviceForHostname(place.address)
+                             : c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  } catch (const std::exception& e) {
+    throw CommError(str("no connections between ranks can be made from ",
+                        interface.empty() ? str("the address ", place.address)
+                                          : str("the network device '", interface, "'"),
+                        " of this host: ", cause_of(e),
+                        "; set dist.interface to the name of one that reaches the other hosts"));
+  }
 }
 
 }  // namespace
 
 GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                         int size, std::chrono::milliseconds timeout,
-                         const std::string& interface_hint) {
+                         std::vector<std::string> names, std::chrono::milliseconds timeout,
+                         const NetworkPlace& place) {
+  const int size = static_cast<int>(names.size());
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interface && *interface)
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(interface));
-  else if (is_loopback(interface_hint))
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  else
-    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+  options->devices.push_back(device_at(place));
   options->threads = 2;
   // Gloo writes to sockets whose other end may be gone; that is an error to report, not a signal.
   ignore_broken_pipes();
   try {
     auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
-    return std::make_shared<GlooGroup>(std::move(name), rank, size, std::move(gloo), timeout);
+    return std::make_shared<GlooGroup>(std::move(name), rank, std::move(names), std::move(gloo),
+                                       timeout);
   } catch (const std::exception& e) {
     throw CommError(str("rank ", rank, " of ", size, " could not join the Gloo group '", name,
                         "': ", cause_of(e)));

@@ -4,17 +4,25 @@
 
 #include <utility>
 
+#include "floe/comm/activity.h"
 #include "floe/comm/backends.h"
 #include "floe/core/error.h"
 
 namespace floe::comm {
 
 Work::Work(std::function<void()> wait, std::function<bool()> done)
-    : state_(std::make_shared<State>(State{std::move(wait), std::move(done)})) {}
+    : state_(std::make_shared<State>(State{std::move(wait), std::move(done), {}})) {}
+
+void Work::set_name(std::string name) {
+  if (state_) state_->name = std::move(name);
+}
 
 void Work::wait() {
   if (!state_) return;
-  if (auto finish = std::exchange(state_->wait, nullptr)) finish();
+  if (auto finish = std::exchange(state_->wait, nullptr)) {
+    const Activity::Waiting waiting(state_->name);
+    finish();
+  }
   state_.reset();
 }
 
@@ -22,6 +30,14 @@ bool Work::done() const { return !state_ || !state_->wait || (state_->done && st
 
 std::string Group::describe(const char* kind, const std::string& label) const {
   return str(kind, " '", label, "' on rank ", rank_, " of ", size_, " (group ", name_, ")");
+}
+
+Work Group::named(Work work, const char* kind, const std::string& label) const {
+  if (!work.pending()) return work;
+  const std::string what = str(kind, " '", label, "' of ", name_);
+  Activity::of_this_rank().issued(what);
+  work.set_name(what);
+  return work;
 }
 
 Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
@@ -33,7 +49,7 @@ Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
       input.numel(), " elements and of its dtype, got ", output.numel(), " elements");
   traffic_.all_gathers += 1;
   traffic_.all_gather_bytes += static_cast<std::int64_t>(output.nbytes());
-  return do_all_gather(output, input, label);
+  return named(do_all_gather(output, input, label), "all-gather", label);
 }
 
 Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Reduce reduce,
@@ -46,7 +62,7 @@ Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Re
                      input.numel(), " elements");
   traffic_.reduce_scatters += 1;
   traffic_.reduce_scatter_bytes += static_cast<std::int64_t>(input.nbytes());
-  return do_reduce_scatter(output, input, reduce, label);
+  return named(do_reduce_scatter(output, input, reduce, label), "reduce-scatter", label);
 }
 
 Work Group::all_reduce(const at::Tensor& tensor, Reduce reduce, const std::string& label) {
@@ -54,7 +70,7 @@ Work Group::all_reduce(const at::Tensor& tensor, Reduce reduce, const std::strin
                      " needs a contiguous tensor");
   traffic_.all_reduces += 1;
   traffic_.all_reduce_bytes += static_cast<std::int64_t>(tensor.nbytes());
-  return do_all_reduce(tensor, reduce, label);
+  return named(do_all_reduce(tensor, reduce, label), "all-reduce", label);
 }
 
 Work Group::broadcast(const at::Tensor& tensor, int root, const std::string& label) {
@@ -63,12 +79,12 @@ Work Group::broadcast(const at::Tensor& tensor, int root, const std::string& lab
                      size_, ", got root ", root);
   traffic_.broadcasts += 1;
   traffic_.broadcast_bytes += static_cast<std::int64_t>(tensor.nbytes());
-  return do_broadcast(tensor, root, label);
+  return named(do_broadcast(tensor, root, label), "broadcast", label);
 }
 
 void Group::barrier(const std::string& label) {
   const at::Tensor token = at::zeros({1});
-  do_all_reduce(token, Reduce::sum, label).wait();
+  named(do_all_reduce(token, Reduce::sum, label), "barrier", label).wait();
 }
 
 namespace {

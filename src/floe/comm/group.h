@@ -44,6 +44,8 @@ class Work {
   // Throws CommError when the collective failed.
   void wait();
   bool pending() const { return state_ != nullptr; }
+  // What is waited for, in words: another rank may ask (see Activity).
+  void set_name(std::string name);
   // True when `wait` would return (or throw) at once; false when it would block or nobody knows.
   bool done() const;
 
@@ -51,6 +53,7 @@ class Work {
   struct State {
     std::function<void()> wait;
     std::function<bool()> done;
+    std::string name;
   };
   std::shared_ptr<State> state_;
 };
@@ -91,8 +94,10 @@ class Group {
   // Collective: returns when every rank has called it.
   virtual void barrier(const std::string& label);
 
-  // Makes pending and later collectives fail on this rank. May be called from any thread.
-  virtual void abort() {}
+  // Makes pending and later collectives fail on this rank, with this reason; the first one stays.
+  // May be called from any thread.
+  virtual void abort(const std::string& /*why*/) {}
+  void abort() { abort("this rank has given the group up"); }
   // Throws CommError when a collective has failed behind the host's back: over NCCL `wait` returns
   // before the device is done. World::read calls it.
   virtual void check() const {}
@@ -106,6 +111,8 @@ class Group {
   virtual Work do_all_reduce(at::Tensor tensor, Reduce reduce, const std::string& label) = 0;
   virtual Work do_broadcast(at::Tensor tensor, int root, const std::string& label) = 0;
 
+  // What was issued, for whoever asks what this rank is doing.
+  Work named(Work work, const char* kind, const std::string& label) const;
   // "all-gather 'gather layers.3' on rank 1 of 4"
   std::string describe(const char* kind, const std::string& label) const;
 

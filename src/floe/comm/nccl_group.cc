@@ -89,11 +89,12 @@ class NcclGroup final : public Group {
 
   // What NCCL had to say before goes with its communicators, so it is kept: the watch may give the
   // group up before the host has looked.
-  void abort() override {
+  using Group::abort;
+  void abort(const std::string& why) override {
     if (ending_.exchange(true)) return;
     ended_because_ = failure();
     if (ended_because_.empty())
-      ended_because_ = str("the NCCL group ", name(), " was given up on rank ", rank());
+      ended_because_ = str("the NCCL group ", name(), " was given up on rank ", rank(), ": ", why);
     aborted_ = true;
     end_communicators();
   }
@@ -105,7 +106,7 @@ class NcclGroup final : public Group {
   // Waiting for a collective only makes the stream wait; here the host has to.
   void barrier(const std::string& label) override {
     const at::Tensor token = at::zeros({1}, at::device(device_));
-    do_all_reduce(token, Reduce::sum, label).wait();
+    named(do_all_reduce(token, Reduce::sum, label), "barrier", label).wait();
     token.cpu();
     check();
   }

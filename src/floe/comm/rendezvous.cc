@@ -1,40 +1,61 @@
 #include "floe/comm/rendezvous.h"
 
+#include <array>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
+#include <span>
 
 #include "floe/core/error.h"
 
 namespace floe::comm {
 namespace {
 
-int to_int(const std::string& name, const std::string& text, int least, int most) {
-  int value = 0;
+std::optional<std::int64_t> whole_number(const std::string& text) {
+  std::int64_t value = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  require<ConfigError>(
-      status == std::errc() && end == text.data() + text.size() && value >= least && value <= most,
-      name, "='", text, "' is not a whole number from ", least, " to ", most,
-      "; start the ranks with 'floe launch', torchrun, srun or mpirun, or set it right");
+  if (status != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
+std::int64_t number_between(const std::string& name, const std::string& text, std::int64_t least,
+                            std::int64_t most) {
+  const auto value = whole_number(text);
+  require<ConfigError>(
+      value && *value >= least && *value <= most, name, "='", text, "' is not a whole number from ",
+      least, " to ", most,
+      "; start the ranks with 'floe launch', torchrun, srun or mpirun, or set it right");
+  return *value;
+}
+
+using Names = std::span<const char* const>;
+
+// An environment whose empty variables are not set.
 class Reader {
  public:
   explicit Reader(const Environment& environment) : environment_(environment) {}
 
-  bool has(const std::string& name) const { return environment_(name).has_value(); }
-  int number(const std::string& name, int least, int most) const {
-    const auto text = environment_(name);
-    require<ConfigError>(text.has_value(), "the environment has no ", name,
-                         " although other variables of the launcher are set; set it, or start the "
-                         "ranks with 'floe launch', torchrun, srun or mpirun");
-    return to_int(name, *text, least, most);
+  std::optional<std::string> text(const std::string& name) const {
+    auto value = environment_(name);
+    if (value && value->empty()) value.reset();
+    return value;
   }
-  int number_or(const std::string& name, int fallback, int least, int most) const {
-    return has(name) ? number(name, least, most) : fallback;
-  }
+  bool has(const std::string& name) const { return text(name).has_value(); }
   std::string text_or(const std::string& name, const std::string& fallback) const {
-    return environment_(name).value_or(fallback);
+    return text(name).value_or(fallback);
+  }
+  // Of several names the first that is set; nullptr where none is.
+  const char* first_set(Names names) const {
+    for (const char* name : names)
+      if (name && has(name)) return name;
+    return nullptr;
+  }
+  std::int64_t number(const std::string& name, std::int64_t least, std::int64_t most) const {
+    return number_between(name, text_or(name, ""), least, most);
+  }
+  std::int64_t number_or(const std::string& name, std::int64_t fallback, std::int64_t least,
+                         std::int64_t most) const {
+    return has(name) ? number(name, least, most) : fallback;
   }
 
  private:
@@ -43,12 +64,150 @@ class Reader {
 
 constexpr int kMostRanks = 1 << 20;
 constexpr int kDefaultPort = 29500;
+constexpr std::int64_t kMostOf32Bits = 0xffffffff;
 
-void fill_ranks(Rendezvous& r, const Reader& env, const char* rank, const char* size,
-                const char* local) {
-  r.world_size = env.number(size, 1, kMostRanks);
-  r.rank = env.number(rank, 0, r.world_size - 1);
-  r.local_rank = env.number_or(local, 0, 0, kMostRanks);
+// What a launcher leaves in the environment. Of several names the first that is set counts.
+struct LauncherVariables {
+  const char* launcher;
+  const char *rank, *size;
+  std::array<const char*, 2> local_rank;
+  std::array<const char*, 2> job;
+};
+
+// torchrun, `floe launch`, or by hand.
+constexpr LauncherVariables kRanks{
+    "RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", {"LOCAL_RANK"}, {"TORCHELASTIC_RUN_ID"}};
+constexpr std::array kMpiLaunchers{
+    LauncherVariables{"Horovod", "HOROVOD_RANK", "HOROVOD_SIZE", {"HOROVOD_LOCAL_RANK"}, {}},
+    LauncherVariables{"OpenMPI",
+                      "OMPI_COMM_WORLD_RANK",
+                      "OMPI_COMM_WORLD_SIZE",
+                      {"OMPI_COMM_WORLD_LOCAL_RANK"},
+                      {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"}},
+    LauncherVariables{"MVAPICH",
+                      "MV2_COMM_WORLD_RANK",
+                      "MV2_COMM_WORLD_SIZE",
+                      {"MV2_COMM_WORLD_LOCAL_RANK"},
+                      {}}};
+constexpr LauncherVariables kPmi{"PMI",
+                                 "PMI_RANK",
+                                 "PMI_SIZE",
+                                 {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"},
+                                 {"PMI_JOBID", "PMIX_NAMESPACE"}};
+constexpr LauncherVariables kPmix{"PMIx",
+                                  "PMIX_RANK",
+                                  "OMPI_COMM_WORLD_SIZE",
+                                  {"OMPI_COMM_WORLD_LOCAL_RANK"},
+                                  {"PMIX_NAMESPACE"}};
+
+void require_set(const Reader& env, const char* name, const char* meaning, const char* other) {
+  require<ConfigError>(env.has(name), "the environment has no ", name, " (", meaning,
+                       ") although it has ", other,
+                       "; set it, or start the ranks with 'floe launch', torchrun, srun or mpirun");
+}
+
+// Everything but where rank 0 is.
+Rendezvous place_by(const LauncherVariables& names, const Reader& env) {
+  require_set(env, names.size, "the number of ranks", names.rank);
+  require_set(env, names.rank, "the number of this rank", names.size);
+  Rendezvous r;
+  r.world_size = static_cast<int>(env.number(names.size, 1, kMostRanks));
+  r.rank = static_cast<int>(env.number(names.rank, 0, r.world_size - 1));
+  if (const char* local = env.first_set(names.local_rank))
+    r.local_rank = static_cast<int>(env.number(local, 0, kMostRanks));
+  const char* job = env.first_set(names.job);
+  r.job = job ? str(names.launcher, " ", *env.text(job)) : env.text_or("FLOE_JOB_ID", "");
+  r.source = names.launcher;
+  return r;
+}
+
+struct SlurmStep {
+  std::optional<std::int64_t> job;
+  std::int64_t step = 0;
+};
+
+bool in_slurm_job(const Reader& env) { return env.has("SLURM_JOB_ID") || env.has("SLURM_JOBID"); }
+
+// The step of srun that this process is a task of. Batch scripts and shells of salloc are none:
+// they have no SLURM_STEP_ID, or one that no step of srun has (4294967291, also written as -5),
+// although SLURM_PROCID is 0 and SLURM_NTASKS what the job asked for.
+std::optional<SlurmStep> find_slurm_step(const Reader& env) {
+  constexpr std::int64_t kLastStep = 0xfffffff0;
+  const auto step = whole_number(env.text_or("SLURM_STEP_ID", env.text_or("SLURM_STEPID", "")));
+  if (!env.has("SLURM_PROCID") || !step || *step < 0 || *step > kLastStep) return std::nullopt;
+  SlurmStep found;
+  found.step = *step;
+  if (in_slurm_job(env))
+    found.job =
+        env.number(env.has("SLURM_JOB_ID") ? "SLURM_JOB_ID" : "SLURM_JOBID", 0, kMostOf32Bits);
+  return found;
+}
+
+// All ranks of a step derive the same port, below those that kernels give to outgoing connections
+// (from 32768). Steps of a job differ, and so do jobs that follow each other.
+int slurm_port(const SlurmStep& step) {
+  constexpr std::int64_t kFirst = 10'000, kCount = 20'000;
+  constexpr std::int64_t kBetweenSteps = 7919;  // prime, so that all ports are used
+  if (!step.job) return kDefaultPort;
+  return static_cast<int>(kFirst + (*step.job + kBetweenSteps * step.step) % kCount);
+}
+
+Rendezvous place_by_srun(const SlurmStep& step, const Reader& env) {
+  // SLURM_NTASKS may be the job's: srun --preserve-env.
+  const bool of_step = env.has("SLURM_STEP_NUM_TASKS");
+  Rendezvous r = place_by({"SLURM",
+                           "SLURM_PROCID",
+                           of_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS",
+                           {"SLURM_LOCALID"},
+                           {}},
+                          env);
+  const auto restarts = env.number_or("SLURM_RESTART_COUNT", 0, 0, kMostOf32Bits);
+  if (step.job)
+    r.job = str("SLURM ", *step.job, ".", step.step, restarts ? str(" restart ", restarts) : "");
+  constexpr std::array kNodeLists{"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"};
+  const char* nodes = env.first_set(kNodeLists);
+  r.host = nodes ? first_slurm_host(*env.text(nodes)) : "127.0.0.1";
+  r.port = slurm_port(step);
+  return r;
+}
+
+// As the launcher says it; nothing for a process that is alone. Of several launchers, one within
+// the other, the innermost counts.
+std::optional<Rendezvous> place_by_launcher(const Reader& env) {
+  if (env.has("RANK") || env.has("WORLD_SIZE")) {
+    LauncherVariables names = kRanks;
+    const bool torchrun = env.has("TORCHELASTIC_RUN_ID");
+    if (torchrun)
+      names.launcher = "torchrun";
+    else if (env.has("FLOE_LAUNCHED"))
+      names.launcher = "floe launch";
+    Rendezvous r = place_by(names, env);
+    r.store_is_external = torchrun && env.text_or("TORCHELASTIC_USE_AGENT_STORE", "") == "True";
+    return r;
+  }
+  for (const LauncherVariables& mpi : kMpiLaunchers)
+    if (env.has(mpi.rank)) return place_by(mpi, env);
+
+  // srun may set the variables of PMI and PMIx too; its own say more. But an mpiexec in a SLURM job
+  // starts its daemons by srun, and then ranks find the variables of the daemons' step: mpiexec is
+  // known by MPI_LOCALRANKID, prterun by a name space that is not SLURM's.
+  const auto step = find_slurm_step(env);
+  if (env.has(kPmi.rank) && (!step || env.has("MPI_LOCALRANKID"))) return place_by(kPmi, env);
+  const std::string name_space = env.text_or("PMIX_NAMESPACE", step ? "slurm.pmix" : "");
+  if (env.has(kPmix.rank) && !name_space.starts_with("slurm.pmix")) return place_by(kPmix, env);
+  if (!step) return std::nullopt;
+  Rendezvous r = place_by_srun(*step, env);
+  if (r.world_size == 1) return std::nullopt;
+  return r;
+}
+
+Rendezvous single_process(const Reader& env) {
+  Rendezvous r;
+  r.job = env.text_or("FLOE_JOB_ID", "");
+  r.source = in_slurm_job(env) && !find_slurm_step(env)
+                 ? "a single process (in a SLURM job without srun)"
+                 : "a single process";
+  return r;
 }
 
 Rendezvous from_url(const ManualInit& init, const Reader& env) {
@@ -63,13 +222,15 @@ Rendezvous from_url(const ManualInit& init, const Reader& env) {
   r.host = rest.substr(0, colon);
   if (r.host.size() > 2 && r.host.front() == '[' && r.host.back() == ']')
     r.host = r.host.substr(1, r.host.size() - 2);  // an IPv6 address
-  r.port = to_int("the port of dist.init", rest.substr(colon + 1), 1, 65535);
+  r.port =
+      static_cast<int>(number_between("the port of dist.init", rest.substr(colon + 1), 1, 65535));
   r.world_size = *init.world_size;
   r.rank = *init.rank;
   require<ConfigError>(r.world_size >= 1 && r.rank >= 0 && r.rank < r.world_size, "dist.rank ",
                        r.rank, " does not fit dist.world_size ", r.world_size,
                        ": ranks run from 0 to world_size - 1");
-  r.local_rank = env.number_or("LOCAL_RANK", 0, 0, kMostRanks);
+  r.local_rank = static_cast<int>(env.number_or("LOCAL_RANK", 0, 0, kMostRanks));
+  r.job = env.text_or("FLOE_JOB_ID", "");
   r.source = "dist.init";
   return r;
 }
@@ -104,36 +265,14 @@ Rendezvous find_rendezvous(const ManualInit& init, const Environment& environmen
   if (init.url.starts_with("tcp://")) return from_url(init, env);
   require<ConfigError>(init.url.empty() || init.url == "env", "dist.init '", init.url,
                        "' is neither 'env' nor tcp://HOST:PORT");
-
-  Rendezvous r;
-  if (env.has("RANK") || env.has("WORLD_SIZE")) {
-    fill_ranks(r, env, "RANK", "WORLD_SIZE", "LOCAL_RANK");
-    r.source = env.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "RANK and WORLD_SIZE";
-    r.store_is_external = env.text_or("TORCHELASTIC_USE_AGENT_STORE", "") == "True";
-    r.attempt = env.number_or("TORCHELASTIC_RESTART_COUNT", 0, 0, 2147483647);
-  } else if (env.has("OMPI_COMM_WORLD_RANK")) {
-    fill_ranks(r, env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-               "OMPI_COMM_WORLD_LOCAL_RANK");
-    r.source = "OpenMPI";
-  } else if (env.has("SLURM_PROCID") && env.number_or("SLURM_NTASKS", 1, 1, kMostRanks) > 1) {
-    fill_ranks(r, env, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID");
-    r.source = "SLURM";
-  } else {
-    r.source = "a single process";
-    return r;
-  }
-  r.host = env.text_or("MASTER_ADDR", "");
-  if (r.host.empty() && r.source == "SLURM")
-    r.host = first_slurm_host(
-        env.text_or("SLURM_JOB_NODELIST", env.text_or("SLURM_NODELIST", "127.0.0.1")));
+  const auto place = place_by_launcher(env);
+  if (!place) return single_process(env);
+  Rendezvous r = *place;
+  r.host = env.text_or("MASTER_ADDR", r.host);
   require<ConfigError>(
       !r.host.empty() || r.world_size == 1, "the environment has no MASTER_ADDR, so that ",
       r.world_size, " ranks cannot meet; set it to the host of rank 0 (127.0.0.1 on one machine)");
-  // All ranks of a SLURM job derive the same port from the job's number.
-  const int fallback = env.has("SLURM_JOB_ID") && r.source == "SLURM"
-                           ? 20000 + env.number("SLURM_JOB_ID", 0, 2147483647) % 20000
-                           : kDefaultPort;
-  r.port = env.number_or("MASTER_PORT", fallback, 1, 65535);
+  r.port = static_cast<int>(env.number_or("MASTER_PORT", r.port ? r.port : kDefaultPort, 1, 65535));
   return r;
 }
 

@@ -5,30 +5,39 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <future>
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
 #include <string>
-#include <thread>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include "floe/comm/activity.h"
 #include "floe/comm/backends.h"
+#include "floe/comm/control_store.h"
+#include "floe/comm/meeting_place.h"
 #include "floe/comm/watch.h"
+#include "floe/control/control_plane.h"
 #include "floe/core/error.h"
+#include "floe/core/host.h"
 #include "floe/core/log.h"
+#include "floe/core/stacks.h"
 
 namespace floe::comm {
 namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
-constexpr const char* kFailureKey = "failure";
-constexpr std::chrono::milliseconds kLookEvery{1000};
+constexpr std::chrono::milliseconds kSlowWait{60'000};
+constexpr int kRanksThatTell = 2;  // one of them may be the one that is waited for
+constexpr std::chrono::milliseconds kLookEvery{50};  // at what this process knows already
 
 // Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's
 // convolutions would round their inputs to tf32 otherwise.
@@ -39,24 +48,43 @@ void use_device(const c10::Device& device) {
   at::globalContext().setAllowTF32CuDNN(false);
 }
 
-StorePtr meet(const Rendezvous& r, std::chrono::milliseconds timeout) {
-  if (r.world_size == 1 && r.host.empty()) return c10::make_intrusive<c10d::HashStore>();
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(r.port);
-  options.isServer = r.rank == 0 && !r.store_is_external;
-  options.timeout = timeout;
-  options.waitWorkers = false;
-  options.multiTenant = true;
-  try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(r.host, options);
-    // What ranks of an earlier attempt have left there is not for these.
-    return c10::make_intrusive<c10d::PrefixStore>(str("floe/", r.attempt), store);
-  } catch (const std::exception& e) {
-    throw CommError(str("rank ", r.rank, " of ", r.world_size, " could not reach the store at ",
-                        r.host, ":", r.port, " within ", timeout.count() / 1000,
-                        " s; check that rank 0 runs and that the port is free and reachable (",
-                        std::string(e.what()).substr(0, std::string(e.what()).find('\n')), ")"));
-  }
+// The GPUs that a scheduler or the user lets this process see; null: all.
+const char* visible_devices() {
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
+  return text && *text ? text : nullptr;
+}
+
+std::string encode(const std::vector<NamedText>& values) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [name, text] : values) list.push_back({name, text});
+  std::string bytes;
+  nlohmann::json::to_cbor(list, nlohmann::detail::output_adapter<char>(bytes));
+  return bytes;
+}
+
+std::vector<NamedText> decode(const std::string& bytes) {
+  std::vector<NamedText> values;
+  for (const auto& one : nlohmann::json::from_cbor(bytes))
+    values.push_back({one.at(0).get<std::string>(), one.at(1).get<std::string>()});
+  return values;
+}
+
+// "'train.optimizer.lr' is 0.1 on rank 0 and 0.2 on rank 1"; empty when they are the same.
+std::string first_difference(const std::vector<NamedText>& mine,
+                             const std::vector<NamedText>& theirs, const std::string& me,
+                             const std::string& them) {
+  const auto value_of = [](const std::vector<NamedText>& values, const std::string& name) {
+    const auto found = std::find_if(values.begin(), values.end(),
+                                    [&](const NamedText& value) { return value.name == name; });
+    return found == values.end() ? std::string("not set") : found->text;
+  };
+  for (const auto* values : {&mine, &theirs})
+    for (const NamedText& value : *values) {
+      const std::string here = value_of(mine, value.name), there = value_of(theirs, value.name);
+      if (here != there)
+        return str("'", value.name, "' is ", here, " on ", me, " and ", there, " on ", them);
+    }
+  return "";
 }
 
 }  // namespace
@@ -66,10 +94,18 @@ struct World::State {
   Backend backend = Backend::gloo;
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout{600'000};
-  StorePtr store;
-  StorePtr watched;  // the watch's own connection to it
+  std::string interface;
+  std::shared_ptr<control::ControlPlane> control;
+  StorePtr store;  // what the groups see of it
   GroupPtr group;
   std::map<int, Mesh> meshes;
+  int num_compared = 0;
+  std::string failed_because;  // what World::fail has told
+  std::int64_t told_wait = 0;  // the wait under way, when it was looked at last
+  std::chrono::milliseconds tell_after{0};
+  // By another rank, what this one is doing; the control plane's thread says so.
+  std::shared_ptr<std::atomic<bool>> asked = std::make_shared<std::atomic<bool>>(false);
+  std::int64_t told_part = -1;   // where the threads were in it is in the log
   std::mutex meshes_mutex;       // the watch reads them
   std::unique_ptr<Watch> watch;  // last: ends before what it looks at
 
@@ -84,39 +120,180 @@ struct World::State {
 
   // At the same time: giving up one NCCL group may wait for a kernel of another one, which waits
   // for a rank that is gone.
-  void abort() {
+  void abort(const std::string& why) {
     std::vector<std::future<void>> ended;
     for (const GroupPtr& each : groups())
-      ended.push_back(std::async(std::launch::async, [each] { each->abort(); }));
+      ended.push_back(std::async(std::launch::async, [each, why] { each->abort(why); }));
     for (auto& one : ended) one.get();
   }
 
+  // A group that has failed on its own (a connection that broke, a timeout of NCCL's) counts too.
   bool has_failed() {
+    if (control->has_failed()) return true;
     try {
-      if (watched->check({kFailureKey})) return true;
       for (const GroupPtr& each : groups()) each->check();
       return false;
     } catch (const std::exception&) {
-      return true;  // a group has failed, or rank 0 has gone and the store with it
+      return true;
     }
   }
 
   void watch_failures() {
-    watched = store->clone();  // others may wait long on theirs
     watch = std::make_unique<Watch>(kLookEvery, [this] {
+      tell_of_slow_wait();
+      tell_where_it_is();
       if (!has_failed()) return false;
-      abort();
+      const auto first = control->first_failure(std::chrono::milliseconds(0));
+      abort(first ? str(control->name_of(first->rank), " has failed")
+                  : std::string("a collective of this rank has failed"));
       return true;
     });
   }
 
-  // Collective among the members: a group of `size` ranks in which this one has `rank`.
-  GroupPtr make_group(const std::string& name, int rank, int size) {
+  // NCCL has no place for two ranks on one GPU.
+  void refuse_shared_gpu() const {
+    const std::vector<control::Member>& members = control->members();
+    const control::Member& self = members[static_cast<std::size_t>(place.rank)];
+    for (const control::Member& other : members)
+      require<ConfigError>(
+          other.rank == self.rank || other.host_id != self.host_id || other.device != self.device,
+          "ranks ", self.rank, " and ", other.rank, " would use the same GPU of ", self.host, " (",
+          self.device,
+          "); start at most as many ranks on a host as it has GPUs, or let them "
+          "share: dist.backend gloo with dist.device cuda");
+  }
+
+  // A wait that takes long is explained long before it fails, by the first ranks: by what all are
+  // doing.
+  void tell_of_slow_wait() {
+    if (place.rank >= kRanksThatTell) return;
+    const auto wait = Activity::of_this_rank().waiting();
+    if (!wait) return;
+    if (wait->number != told_wait) {
+      told_wait = wait->number;
+      tell_after = std::min<std::chrono::milliseconds>(kSlowWait, timeout / 3);
+    }
+    if (wait->since < tell_after) return;
+    tell_after = 2 * wait->since;
+    log::warn("this rank waits in ", wait->what, " since ", wait->since.count(),
+              " s; what the ranks are doing: ", states());
+  }
+
+  // Somebody asks what this rank is doing, and it has been doing the same for long: others wait for
+  // it. Where its threads are is in its log, once.
+  void tell_where_it_is() {
+    if (!asked->exchange(false)) return;
+    const auto part = Activity::of_this_rank().working();
+    if (!part || part->number == told_part ||
+        part->since < std::min<std::chrono::milliseconds>(kSlowWait, timeout / 3))
+      return;
+    told_part = part->number;
+    log::warn("others wait for this rank, which ", part->what, " since ", part->since.count(),
+              " s; where its threads are:");
+    for (const std::string& line : stacks_of_all_threads()) log::info(line);
+  }
+
+  std::string states() {
+    return sentence_of_states(control->states(),
+                              [this](int rank) { return control->name_of(rank); });
+  }
+
+  // What rank 0 found when it compared; empty: all is the same.
+  std::string verdict(const std::string& key, const std::string& what) {
+    const control::Request request{control::Request::Op::get, {key}};
+    std::optional<control::Reply> reply;
+    try {
+      reply = control->call(request, timeout, /*unless_failed=*/true);
+    } catch (const CommError&) {
+      // Rank 0 ends because of what it found; that may be there although its end was heard first.
+      reply = control->call(request, std::chrono::seconds(1));
+      if (!reply) throw;
+    }
+    require<CommError>(reply.has_value(), control->name_of(0), " did not compare ", what,
+                       " in time");
+    return reply->values.at(0);
+  }
+
+  // In one sentence, for the log and the other ranks.
+  std::string describe_failure(const std::exception_ptr& cause) {
+    try {
+      std::rethrow_exception(cause);
+    } catch (const CommError& e) {
+      // Usually the echo of another rank's failure. Where it is not, the first ranks ask around,
+      // and the others wait for what those say.
+      const bool asks = place.rank < kRanksThatTell;
+      const auto first = control->first_failure(std::chrono::seconds(asks ? 2 : 10));
+      if (first && first->rank != place.rank)
+        return str(e.what(), " ", kBecauseOf, control->name_of(first->rank), ": ", first->cause,
+                   ")");
+      if (first || place.world_size == 1) return e.what();
+      if (asks) return str(e.what(), "; what the ranks are doing: ", states());
+      return str(e.what(), control->rank_0_answers()
+                               ? ""
+                               : str("; ", control->name_of(0), " does not answer: it is stopped, ",
+                                     "or its host hangs"));
+    } catch (const std::exception& e) {
+      return cause_of(e);
+    }
+  }
+
+  // The address of this host for Gloo's connections.
+  std::string own_address() const {
+    if (!control->on_several_hosts()) return "127.0.0.1";
+    return control->members()[static_cast<std::size_t>(place.rank)].address;
+  }
+
+  // Ranks by host, so that neighbours are on one host as far as they can be: a launcher may deal
+  // ranks out to hosts in turn.
+  std::vector<int> ranks_by_host() const {
+    const std::vector<control::Member>& members = control->members();
+    std::vector<std::string> hosts;
+    for (const control::Member& member : members)
+      if (std::find(hosts.begin(), hosts.end(), member.host_id) == hosts.end())
+        hosts.push_back(member.host_id);
+    std::vector<int> order;
+    for (const std::string& host : hosts)
+      for (const control::Member& member : members)
+        if (member.host_id == host) order.push_back(member.rank);
+    return order;
+  }
+
+  std::vector<int> in_order() const {
+    std::vector<int> ranks(static_cast<std::size_t>(place.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  // Neighbours of a row are on one host, or a row is made of whole hosts: else a mesh would send
+  // between hosts what it is there to keep inside.
+  bool rows_fit_hosts(int shard_size) const {
+    const std::vector<control::Member>& members = control->members();
+    std::map<std::string, std::set<int>> rows;
+    const std::vector<int> order = ranks_by_host();
+    for (std::size_t i = 0; i < order.size(); ++i)
+      rows[members[static_cast<std::size_t>(order[i])].host_id].insert(static_cast<int>(i) /
+                                                                       shard_size);
+    std::map<int, std::size_t> hosts_in_row;
+    for (const auto& [host, of_host] : rows)
+      for (const int row : of_host) ++hosts_in_row[row];
+    return std::all_of(rows.begin(), rows.end(), [&](const auto& host) {
+      return host.second.size() == 1 ||
+             std::all_of(host.second.begin(), host.second.end(),
+                         [&](int row) { return hosts_in_row[row] == 1; });
+    });
+  }
+
+  // Collective among the members: a group of these ranks of the world, of which this is one.
+  GroupPtr make_group(const std::string& name, const std::vector<int>& ranks) {
+    const auto size = static_cast<int>(ranks.size());
+    const auto rank =
+        static_cast<int>(std::find(ranks.begin(), ranks.end(), place.rank) - ranks.begin());
     if (backend == Backend::fake) return make_fake_group(name, rank, size);
     if (size == 1) return make_fake_group(name, 0, 1);  // alone: nothing to exchange
     const auto keys = c10::make_intrusive<c10d::PrefixStore>("group/" + name, store);
     if (backend == Backend::nccl) return make_nccl_group(name, keys, rank, size, timeout, device);
-    return make_gloo_group(name, keys, rank, size, timeout, place.host);
+    std::vector<std::string> names;
+    for (const int member : ranks) names.push_back(control->name_of(member));
+    return make_gloo_group(name, keys, rank, std::move(names), timeout, {interface, own_address()});
   }
 };
 
@@ -133,12 +310,19 @@ Backend backend_from_name(const std::string& name) {
 }
 
 World::World(std::unique_ptr<State> state) : state_(std::move(state)) {}
-World::~World() = default;
+World::~World() {
+  state_->watch.reset();
+  // Groups leave together, over the store; then the ranks do.
+  state_->meshes.clear();
+  state_->group.reset();
+  state_->control->leave();
+}
 
 std::shared_ptr<World> World::join(const WorldOptions& options) {
   auto state = std::make_unique<State>();
   state->place = options.rendezvous;
   state->timeout = options.timeout;
+  state->interface = options.interface;
   const bool gpu = has_nccl() && at::hasCUDA();
   state->backend = options.backend;
   if (state->backend == Backend::automatic) {
@@ -152,20 +336,26 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
   require<ConfigError>(state->backend != Backend::fake,
                        "dist.backend 'fake' acts as one rank of many: it is for planning and "
                        "measuring, where rank and world size are given");
-  require<ConfigError>(state->backend != Backend::nccl || gpu,
-                       "dist.backend 'nccl' needs a GPU and a build with CUDA (FLOE_CUDA=1 ./run "
-                       "build); use gloo on the CPU");
+  // What a build with CUDA lacks is a GPU that this process may see.
+  const char* without_gpu =
+      has_nccl() ? "a GPU, and this process sees none: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+                 : "a GPU and a build with CUDA (FLOE_CUDA=1 ./run build)";
+  require<ConfigError>(state->backend != Backend::nccl || gpu, "dist.backend 'nccl' needs ",
+                       without_gpu, "; use gloo on the CPU");
+  bool chosen = false;  // the GPU, by this function
   state->device = options.device.value_or(state->backend == Backend::nccl ? c10::kCUDA : c10::kCPU);
   if (!state->device.is_cpu()) {
     require<ConfigError>(gpu, "rank ", state->place.rank, " is to use device ", state->device.str(),
-                         ", which needs a GPU and a build with CUDA (FLOE_CUDA=1 ./run build); set "
-                         "dist.device to cpu");
+                         ", which needs ", without_gpu, "; set dist.device to cpu");
     const c10::impl::VirtualGuardImpl devices(state->device.type());
     if (!state->device.has_index()) {
       const int local = state->place.local_rank;
       const int count = static_cast<unsigned char>(devices.deviceCount());
-      state->device.set_index(static_cast<c10::DeviceIndex>(
-          state->backend == Backend::gloo && count > 0 ? local % count : local));
+      // Schedulers may show a task the one GPU that is its own (srun --gpus-per-task=1).
+      const bool wraps = state->backend == Backend::gloo || (count == 1 && visible_devices());
+      state->device.set_index(
+          static_cast<c10::DeviceIndex>(wraps && count > 0 ? local % count : local));
+      chosen = true;
     }
     require<ConfigError>(state->device.index() < devices.deviceCount(), "rank ", state->place.rank,
                          " is to use device ", state->device.str(), " but this machine has ",
@@ -176,11 +366,23 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
   }
   use_device(state->device);
   log::set_rank(state->place.rank, state->place.world_size);
-  state->store = meet(state->place, state->timeout);
-  state->group = state->make_group("world", state->place.rank, state->place.world_size);
-  if (state->place.world_size > 1 &&
-      options.watch_failures.value_or(state->backend == Backend::nccl))
-    state->watch_failures();
+  control::Member self;
+  self.run = options.run;
+  self.device = state->device.str();
+  if (const char* visible = visible_devices(); visible && state->device.is_cuda())
+    self.device += str(" of ", visible);
+  state->control = meet(state->place, self, state->timeout);
+  state->control->set_state([asked = state->asked] {
+    *asked = true;
+    return Activity::of_this_rank().text();
+  });
+  state->store = c10::make_intrusive<ControlStore>(state->control, state->timeout);
+  if (chosen && state->backend == Backend::nccl) state->refuse_shared_gpu();
+  if (!state->interface.empty())
+    ::setenv("NCCL_SOCKET_IFNAME", state->interface.c_str(), /*overwrite=*/0);
+  log::set_host(state->control->on_several_hosts() ? host_name() : "");
+  state->group = state->make_group("world", state->in_order());
+  if (state->place.world_size > 1 && options.watch_failures) state->watch_failures();
   return std::shared_ptr<World>(new World(std::move(state)));
 }
 
@@ -200,8 +402,8 @@ std::shared_ptr<World> World::fake(int rank, int size, c10::Device device) {
   state->place.rank = rank;
   state->place.world_size = size;
   state->place.source = "a fake world";
-  state->store = c10::make_intrusive<c10d::HashStore>();
-  state->group = state->make_group("world", rank, size);
+  state->control = control::ControlPlane::alone({});
+  state->group = state->make_group("world", state->in_order());
   return std::shared_ptr<World>(new World(std::move(state)));
 }
 
@@ -219,100 +421,161 @@ const Mesh& World::mesh(int shard_size) {
   if (found != state_->meshes.end()) return found->second;
   require<ConfigError>(shard_size >= 1 && size() % shard_size == 0, "a shard group of ", shard_size,
                        " ranks does not divide the world of ", size(), "; choose a size that does");
+  if (shard_size > 1 && shard_size < size() && backend() != Backend::fake)
+    require<ConfigError>(state_->rows_fit_hosts(shard_size), "hybrid groups of ", shard_size,
+                         " neighbours (strategy.hybrid_shard_size) would cross hosts in part: ",
+                         floe::join(placement(), "; "),
+                         "; choose a size that divides the ranks of every host, or start as many "
+                         "ranks on each");
   Mesh mesh;
   mesh.world = group();
-  const int row = rank() / shard_size, column = rank() % shard_size;
+  const std::vector<int> order =
+      backend() == Backend::fake ? state_->in_order() : state_->ranks_by_host();
+  const auto at = static_cast<int>(std::find(order.begin(), order.end(), rank()) - order.begin());
+  const int row = at / shard_size, column = at % shard_size, copies = size() / shard_size;
+  std::vector<int> neighbours, holders;
+  for (int i = 0; i < shard_size; ++i)
+    neighbours.push_back(order[static_cast<std::size_t>(row * shard_size + i)]);
+  for (int i = 0; i < copies; ++i)
+    holders.push_back(order[static_cast<std::size_t>(i * shard_size + column)]);
   mesh.shard = shard_size == size()
                    ? group()
-                   : state_->make_group(str("shard", shard_size, "/", row), column, shard_size);
-  const int copies = size() / shard_size;
+                   : state_->make_group(str("shard", shard_size, "/", row), neighbours);
   mesh.replicate = copies == size()
                        ? group()
-                       : state_->make_group(str("replicate", shard_size, "/", column), row, copies);
+                       : state_->make_group(str("replicate", shard_size, "/", column), holders);
   std::lock_guard lock(state_->meshes_mutex);
   return state_->meshes.emplace(shard_size, std::move(mesh)).first->second;
 }
 
 at::Tensor World::read(const at::Tensor& tensor) const {
+  const Activity::Waiting waiting("what the device computes and the collectives before it");
   at::Tensor host = tensor.cpu();
   for (const GroupPtr& each : state_->groups()) each->check();
   return host;
 }
 
-void World::abort() { state_->abort(); }
+void World::abort() { state_->abort("this rank has given the group up"); }
+
+std::string World::name_of(int rank) const { return state_->control->name_of(rank); }
+bool World::on_several_hosts() const { return state_->control->on_several_hosts(); }
+
+bool World::is_first_on_host() const {
+  const auto& members = state_->control->members();
+  if (backend() == Backend::fake) return true;
+  const std::string& host = members[static_cast<std::size_t>(rank())].host_id;
+  return std::none_of(members.begin(), members.begin() + rank(),
+                      [&](const control::Member& other) { return other.host_id == host; });
+}
+
+std::vector<std::string> World::placement() const {
+  std::vector<std::string> lines;
+  for (const control::Member& member : state_->control->members())
+    lines.push_back(str("rank ", member.rank, ": ", member.host, " ",
+                        member.address.empty() ? "" : str("(", member.address, ") "),
+                        member.device));
+  return lines;
+}
 
 void World::publish(const std::string& key, const std::string& value) {
-  state_->store->set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
+  state_->control->call({control::Request::Op::set, {key}, {value}}, state_->timeout);
 }
 
 std::optional<std::string> World::lookup(const std::string& key, std::chrono::milliseconds wait) {
+  using Op = control::Request::Op;
   try {
-    if (wait.count() > 0)
-      state_->store->wait({key}, wait);
-    else if (!state_->store->check({key}))
-      return std::nullopt;
-    const auto bytes = state_->store->get(key);
-    return std::string(bytes.begin(), bytes.end());
+    const auto reply = state_->control->call({wait.count() > 0 ? Op::get : Op::look, {key}}, wait);
+    if (!reply || reply->values.empty()) return std::nullopt;
+    return reply->values.front();
   } catch (const std::exception&) {
     return std::nullopt;
   }
 }
 
-void World::announce_failure(const std::string& cause) noexcept {
-  try {
-    // The first rank to count itself writes; later ones find a number above 1.
-    if (state_->store->add(str(kFailureKey, "/count"), 1) == 1)
-      publish(kFailureKey, str("rank ", rank(), ": ", cause));
-  } catch (const std::exception&) {
-    // The store may be gone with rank 0: the log has the cause already.
+void World::forget(const std::string& key) {
+  state_->control->call({control::Request::Op::remove, {key}}, state_->timeout);
+}
+
+std::optional<std::string> World::lost() const { return state_->control->lost(); }
+
+void World::require_same(const std::string& what, const std::vector<NamedText>& values,
+                         const std::string& advice) {
+  if (size() == 1 || backend() == Backend::fake) return;
+  const std::string prefix = str("same/", state_->num_compared++, "/");
+  if (rank() != 0) {
+    publish(str(prefix, rank()), encode(values));
+    const std::string verdict = state_->verdict(prefix + "verdict", what);
+    require<ConfigError>(verdict.empty(), verdict);
+    return;
   }
+  std::string difference;
+  for (int other = 1; other < size() && difference.empty(); ++other) {
+    const std::string key = str(prefix, other);
+    const auto theirs = state_->control->call({control::Request::Op::get, {key}}, timeout(),
+                                              /*unless_failed=*/true);
+    require<CommError>(theirs.has_value(), name_of(other), " did not say its ", what, " in time");
+    forget(key);
+    const std::vector<NamedText> said = decode(theirs->values.at(0));
+    if (!said.empty()) difference = first_difference(values, said, name_of(0), name_of(other));
+  }
+  const std::string verdict =
+      difference.empty() ? "" : str("the ranks differ in ", what, ": ", difference, "; ", advice);
+  publish(prefix + "verdict", verdict);
+  require<ConfigError>(verdict.empty(), verdict);
+}
+
+void World::announce_failure(const std::string& cause) noexcept {
+  state_->control->announce_failure(cause);
 }
 
 std::optional<std::string> World::first_failure(std::chrono::milliseconds wait) noexcept {
   try {
-    return lookup(kFailureKey, wait);
+    const auto failure = state_->control->first_failure(wait);
+    if (!failure) return std::nullopt;
+    const int rank = backend() == Backend::fake ? this->rank() : failure->rank;
+    return str(name_of(rank), ": ", failure->cause);
   } catch (const std::exception&) {
     return std::nullopt;
   }
 }
 
-namespace {
-
-// Rank 0 holds the store: it stays a moment so that the others can still read the cause.
-void let_others_read(const World& world) {
-  if (world.rank() == 0 && world.size() > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+bool World::failed_rank_is_gone() const noexcept {
+  const auto failure = state_->control->first_failure(std::chrono::milliseconds(0));
+  return failure && failure->is_gone;
 }
 
-// The others need not wait for a collective in which this rank is missing, nor this rank for them.
-void leave(World& world, const std::string& cause) {
-  world.announce_failure(cause);
-  let_others_read(world);
-  world.abort();
+std::vector<std::string> World::states() { return state_->control->states(); }
+
+void World::fail(const std::exception_ptr& cause) noexcept {
+  if (!state_->failed_because.empty()) {
+    log::error("this rank ends: ", state_->failed_because);  // more was said since
+    return;
+  }
+  try {
+    state_->failed_because = state_->describe_failure(cause);
+    log::error(state_->failed_because);
+    announce_failure(state_->failed_because);
+  } catch (const std::exception& e) {
+    log::error("a failure could not be told: ", e.what());
+  }
 }
 
-void fail(World& world, const std::string& cause) {
-  log::error(cause);
-  leave(world, cause);
-}
-
-}  // namespace
+const std::string& World::failure() const { return state_->failed_because; }
 
 int guarded(World& world, const std::function<void()>& work) {
+  const auto end_with = [&](Exit exit) {
+    world.fail(std::current_exception());
+    // The others need not wait for a collective in which this rank is missing, nor it for them.
+    world.abort();
+    return static_cast<int>(exit);
+  };
   try {
     work();
     return static_cast<int>(Exit::done);
-  } catch (const CommError& e) {
-    // Usually the echo of another rank's failure.
-    const auto first = world.first_failure(std::chrono::seconds(2));
-    log::error(e.what(), first ? str(" (the first failure was that of ", *first, ")") : "");
-    leave(world, e.what());
-    return static_cast<int>(e.exit());
   } catch (const Error& e) {
-    fail(world, e.what());
-    return static_cast<int>(e.exit());
-  } catch (const std::exception& e) {
-    fail(world, cause_of(e));
-    return static_cast<int>(Exit::failed);
+    return end_with(e.exit());
+  } catch (const std::exception&) {
+    return end_with(Exit::failed);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,10 @@ struct Mesh {
   int replicate_size() const { return replicate->size(); }
 };
 
+struct NamedText {
+  std::string name, text;
+};
+
 enum class Backend { automatic, gloo, nccl, mpi, fake };
 
 // "auto", "gloo", "nccl", "mpi", "fake"; throws ConfigError otherwise.
@@ -41,10 +46,13 @@ struct WorldOptions {
   std::optional<c10::Device> device;
   std::chrono::milliseconds timeout{600'000};
   Rendezvous rendezvous;
-  // Gives all groups up soon after a rank has announced its failure, or the store is gone with
-  // rank 0. Default: with nccl, whose devices may wait without end for a rank that is not
-  // there any more.
-  std::optional<bool> watch_failures;
+  // Gives all groups up as soon as a rank has failed or is gone. A device may otherwise wait
+  // without end for a rank that is not there any more, a host until the timeout.
+  bool watch_failures = true;
+  // What the ranks work on, such as the folder of a run: those who say something else are refused.
+  std::string run;
+  // The network device for the traffic between hosts; empty: the one that reaches rank 0.
+  std::string interface;
 };
 
 class World {
@@ -79,16 +87,47 @@ class World {
   // when they notice.
   void abort();
 
+  // "rank 3", with " on HOST" where there are several hosts.
+  std::string name_of(int rank) const;
+  // Where the ranks are, a line for each: "rank 4: h1 (10.0.0.7) cuda:0".
+  std::vector<std::string> placement() const;
+  bool on_several_hosts() const;
+  // Whether no rank of this host has a lower number.
+  bool is_first_on_host() const;
+
   // The store: small strings that all ranks can write and read, apart from the collectives.
   void publish(const std::string& key, const std::string& value);
-  // Waits for the key; nothing when it does not come in time or the store is gone. A wait of
+  // Waits for the key; nothing when it does not come in time or rank 0 is gone. A wait of
   // 0 looks once.
   std::optional<std::string> lookup(const std::string& key, std::chrono::milliseconds wait);
+  // Takes a key away.
+  void forget(const std::string& key);
+  // Why rank 0, which keeps the store, cannot be asked any more; nothing while it can.
+  std::optional<std::string> lost() const;
+  // Collective: throws ConfigError on all ranks unless all have the same value under every name;
+  // the first difference is named with both values and ranks. Ranks without any values have no
+  // say; rank 0 must have some, if others do. The message says `what` the values are, and what to
+  // do.
+  void require_same(const std::string& what, const std::vector<NamedText>& values,
+                    const std::string& advice);
 
   // Tells the others why this rank ends; never throws. The first announcement stays.
   void announce_failure(const std::string& cause) noexcept;
-  // "rank 2: <cause>" of the rank that failed first, if one said so within the wait.
+  // "rank 2: <cause>" of the rank that failed first, if one has within the wait: it said so, or is
+  // gone without a word.
   std::optional<std::string> first_failure(std::chrono::milliseconds wait) noexcept;
+
+  // The first failure is that of a rank which is gone without a word: it will not come any more.
+  bool failed_rank_is_gone() const noexcept;
+  // Logs why this rank ends and tells the others, before anything else is done about it. Where the
+  // cause is another rank's failure, that one is named; where a collective has timed out, what all
+  // ranks are doing. A later call says the same once more, as a last line. Never throws.
+  void fail(const std::exception_ptr& cause) noexcept;
+  // What `fail` has said; empty: it has not been called.
+  const std::string& failure() const;
+
+  // What every rank is doing, by rank (see Activity); a rank that does not answer has no text.
+  std::vector<std::string> states();
 
  private:
   struct State;
@@ -96,9 +135,8 @@ class World {
   std::unique_ptr<State> state_;
 };
 
-// Runs a rank's work and returns the exit code of the process. A rank that fails logs its cause and
-// leaves it in the store; a rank whose collective failed because of another one logs that rank's
-// cause beside its own.
+// Runs a rank's work and returns the exit code of the process. What it throws goes to World::fail;
+// the last line of the log is the cause.
 int guarded(World& world, const std::function<void()>& work);
 
 }  // namespace floe::comm

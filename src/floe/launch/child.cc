@@ -97,10 +97,6 @@ void LineForwarder::write_out() {
   out_.clear();
 }
 
-void UniqueFd::reset() {
-  if (fd_ >= 0) close(std::exchange(fd_, -1));
-}
-
 Pipe make_pipe() {
   int ends[2];
   require(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", std::strerror(errno));

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "floe/core/unique_fd.h"
 #include "floe/launch/launch.h"
 
 namespace floe::launch {
@@ -36,26 +37,6 @@ class LineForwarder {
   std::string unfinished_;
   std::string out_;
   std::deque<std::string> kept_;
-};
-
-// A file descriptor that closes itself.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~UniqueFd() { reset(); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset();
-
- private:
-  int fd_ = -1;
 };
 
 struct Pipe {

@@ -19,6 +19,8 @@ namespace floe::launch {
 
 // In the environment of the ranks: the seconds that SIGTERM leaves them.
 constexpr const char* kGraceVariable = "FLOE_LAUNCH_GRACE_S";
+// How often the job has been started again.
+constexpr const char* kRestartsVariable = "FLOE_RESTARTS";
 
 struct LaunchOptions {
   std::vector<std::string> command;  // the program, looked up in PATH, and its arguments
@@ -27,6 +29,16 @@ struct LaunchOptions {
   std::chrono::milliseconds kill_after{5'000};  // from SIGTERM to SIGKILL
   bool prefix = true;                           // "[rank] " in front of each line of output
   std::vector<std::pair<std::string, std::string>> environment;  // for every rank; wins
+
+  // Of a job on several hosts: which of its ranks are on this one, and where they meet.
+  struct Place {
+    int first_rank = 0, world_size = 1;
+    std::string master_host;
+    int master_port = 0;
+    std::string job;
+    int restarts = 0;
+  };
+  std::optional<Place> place;  // none: the ranks of this host are all
 };
 
 // How one rank ended.
@@ -40,7 +52,8 @@ struct RankEnd {
 };
 
 struct LaunchResult {
-  std::vector<RankEnd> ranks;
+  std::vector<RankEnd> ranks;            // of this host
+  int first_rank = 0, world_size = 0;    // its first one among all; 0: there are no others
   std::optional<int> stop_signal;        // that asked for an end, the last one of several
   std::optional<int> first_failure;      // the rank that failed first
   std::vector<std::string> last_stderr;  // its last lines

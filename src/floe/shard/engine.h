@@ -110,6 +110,10 @@ class Engine {
   void measure_local_gradients(bool on);
   // Of all reductions since the last call; waits for the device.
   double take_local_square();
+  // Collective, between steps: what several ranks hold a copy of is the same everywhere, to the
+  // bit; throws ShardError on all ranks otherwise. Moves some bytes per group; without copies
+  // nothing.
+  void verify_copies() const;
   // Forgets all gradients; the next backward starts anew.
   void clear_gradients();
 

@@ -82,6 +82,14 @@ void Engine::repeat_pass(const PassRecord& record) {
     for (Observer* observer : state_->context.observers) observer->on(event);
 }
 
+void Engine::verify_copies() const {
+  std::vector<HeldCopy> copies;
+  for (const auto& group : state_->groups)
+    if (group->plan().replicas > 1)
+      copies.push_back({group->name(), group->shard_rank(), group->values()});
+  compare_copies(copies, *state_->context.world);
+}
+
 bool Engine::ranks_agree(std::uint64_t word) {
   static const std::string kNobody;
   CollectiveHash own;

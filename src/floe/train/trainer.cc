@@ -4,6 +4,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "floe/checkpoint/load/resume.h"
+#include "floe/comm/activity.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/core/str.h"
@@ -38,6 +39,12 @@ std::map<std::string, double> metrics_of(const StepRecord& record) {
   return metrics;
 }
 
+// Before anything is built: whether all ranks mean the same run.
+ModelFilesCheck checked_files(const config::Loaded<RunConfig>& loaded, comm::World& world) {
+  require_same_config(loaded, world);
+  return {loaded.config.model, world};
+}
+
 }  // namespace
 
 Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::World> world,
@@ -46,7 +53,9 @@ Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::
       world_(std::move(world)),
       signals_(signals),
       stream_(graph_stream(config_, *world_)),
+      model_files_(checked_files(loaded, *world_)),
       built_(build_run_model(loaded, *world_)),
+      stragglers_(world_->size()),
       loss_scale_(first_loss_scale(config_).value_or(0)),
       early_stop_(config_.train.stop) {
   reporter_ = std::make_unique<Reporter>(loaded, *world_);
@@ -106,10 +115,11 @@ void Trainer::run() {
     if (graphs_) log::info(graphs_->summary());
     reporter_->end(data_report(*loader_, *world_), step_, stopped(), time_.total(), early_end());
   } catch (...) {
+    world_->fail(std::current_exception());  // before anything that takes time
     deadline_->reached();
     reporter_->failed();
     // Before the first step there is nothing to lose.
-    if (config_.checkpoint.on_exception && loader_ && attempts_ > 0)
+    if (config_.checkpoint.on_exception && loader_ && attempts_ > 0 && !mixed_)
       checkpoints_->emergency(step_, shared_state(), data_before_.save());
     throw;
   }
@@ -155,6 +165,8 @@ bool Trainer::train_step(StepRecord& record) {
   data_before_ = loader_->state();
   at::manual_seed(dropout_seed());
   time_.lap(TimeAccount::other);
+  comm::Activity& activity = comm::Activity::of_this_rank();
+  activity.begin("reads data");
   const std::vector<PackedBatch> batches = read_batches();
   const double data_s = time_.lap(TimeAccount::data);
   reporter_->mark(MemoryPoint::batch_start);
@@ -164,6 +176,7 @@ bool Trainer::train_step(StepRecord& record) {
   const bool measure = measures_noise_ && (step_ + 1) % config_.log.every_steps == 0;
   if (measure) engine_->measure_local_gradients(true);
   StepSums sums;
+  activity.begin("computes forward and backward");
   for (const PackedBatch& batch : batches) forward_backward(batch, divisors, sums);
 
   deadline_->check();
@@ -172,10 +185,14 @@ bool Trainer::train_step(StepRecord& record) {
   numbers.ranks_that_stop = signals_.stop ? 1 : 0;
   numbers.ranks_that_save = signals_.save.exchange(false) ? 1 : 0;
   if (measure) numbers.local_square = engine_->take_local_square();
+  numbers.rank_times = encode(last_times_, world_->rank(), world_->size());
+  const std::size_t num_times = numbers.rank_times.size();
   const shard::Agreement all =
       engine_->agree(/*locally_finite=*/true, numbers.encode(), sums.losses());
   engine_->measure_local_gradients(false);
-  const StepTotals totals(StepNumbers::decode(all.sums));
+  const StepNumbers everybody = StepNumbers::decode(all.sums, num_times);
+  record.rank_times = decode_times(everybody.rank_times);
+  const StepTotals totals(everybody);
   ++attempts_;
   stopping_ = totals.stop;
   save_asked_ = save_asked_ || totals.save;
@@ -200,6 +217,7 @@ bool Trainer::train_step(StepRecord& record) {
     record.noise_scale = noise.value();
   }
   record.gradient_norm = norm;
+  activity.begin("updates the parameters");
   update(norm, 1 / scale, record);
   record.step = step_;
   if (phases_->several()) record.phase = phases_->schedule().name();
@@ -327,10 +345,22 @@ void Trainer::after_step(StepRecord& record) {
     if (due && !owes_validation_) observe(record);
   }
   if (early_stop_.reached() && step_ < total_steps_) record.ended_early = early_stop_.reason();
+  verify_copies(/*before_save=*/false);
   if (save_is_due()) save(metrics_of(record));
   time_.lap(TimeAccount::other);
   record.times = time_.take();
+  measure_own_time(record.times);
+  if (const auto slow = stragglers_.add(record.rank_times, record.times.step(),
+                                        [this](int rank) { return world_->name_of(rank); });
+      slow && world_->rank() == 0)
+    log::warn(*slow);
   reporter_->step(record);
+}
+
+void Trainer::measure_own_time(const TimeAccount::Times& times) {
+  const double waited = comm::Activity::of_this_rank().waited_s();
+  const double in_step = waited - std::exchange(waited_s_, waited);
+  last_times_ = {times.of(TimeAccount::data), std::max(0.0, times.step() - in_step)};
 }
 
 void Trainer::make_up_for_validation(StepRecord& record) {
@@ -352,6 +382,7 @@ void Trainer::observe(const StepRecord& record) {
 
 void Trainer::validate(StepRecord& record) {
   time_.lap(TimeAccount::other);
+  comm::Activity::of_this_rank().begin("validates");
   owes_validation_ = true;  // for a checkpoint that is saved in the middle of it
   if (auto measured = validation_->run()) {
     record.others = std::move(*measured);
@@ -363,6 +394,19 @@ void Trainer::validate(StepRecord& record) {
   time_.lap(TimeAccount::validation);
 }
 
+void Trainer::verify_copies(bool before_save) {
+  const auto& every_steps = config_.dist.verify_every_steps;
+  if (!every_steps || step_ == verified_step_ || (!before_save && step_ % *every_steps != 0))
+    return;
+  verified_step_ = step_;
+  try {
+    engine_->verify_copies();
+  } catch (const ShardError&) {
+    mixed_ = true;
+    throw;
+  }
+}
+
 bool Trainer::save_is_due() const {
   if (finished() || stopping_ || save_asked_) return attempts_ != saving_attempts_;
   // Not after a skipped step: the state of this one is saved already.
@@ -371,8 +415,16 @@ bool Trainer::save_is_due() const {
 }
 
 void Trainer::save(const std::map<std::string, double>& metrics) {
+  comm::Activity::of_this_rank().begin("saves");
   if (stopping_) deadline_->reached();
   time_.lap(TimeAccount::other);
+  try {
+    model_files_.compare_all();
+  } catch (const ConfigError&) {
+    mixed_ = true;
+    throw;
+  }
+  verify_copies(/*before_save=*/true);
   finish_save();
   time_.lap(TimeAccount::save_wait);
   checkpoints_->save(step_, shared_state(), rank_state(), metrics);
@@ -392,6 +444,7 @@ bool Trainer::finish_save() {
 }
 
 void Trainer::finish_last_save() {
+  comm::Activity::of_this_rank().begin("ends the run");
   deadline_->reached();
   time_.lap(TimeAccount::other);
   // The last step may have been a skipped one. Before the first step there is nothing to save.

@@ -29,8 +29,10 @@
 #include "floe/train/run_config.h"
 #include "floe/train/run_signals.h"
 #include "floe/train/setup/resume.h"
+#include "floe/train/setup/same_run.h"
 #include "floe/train/step/loss_scale.h"
 #include "floe/train/step/step_graphs.h"
+#include "floe/train/step/stragglers.h"
 #include "floe/train/step/time_account.h"
 
 namespace floe::train {
@@ -77,11 +79,15 @@ class Trainer {
   void skip(const std::vector<PackedBatch>& batches, bool here, double scale);
   void update(double gradient_norm, double factor, StepRecord& record);
   void after_step(StepRecord& record);
+  // What this rank did in the step without waiting for others; it travels with the next agreement.
+  void measure_own_time(const TimeAccount::Times& times);
   // A validation that a stop kept the run from making, before the next step.
   void make_up_for_validation(StepRecord& record);
   void validate(StepRecord& record);
   // What validation found, to whatever waits for it.
   void observe(const StepRecord& record);
+  // Whether ranks that hold the same copy still do, when it is due.
+  void verify_copies(bool before_save);
   bool save_is_due() const;
   void save(const std::map<std::string, double>& metrics = {});
   // Waits for the save under way; false when it failed and training is to go on.
@@ -97,6 +103,7 @@ class Trainer {
   RunSignals& signals_;
   TimeAccount time_;
   std::unique_ptr<c10::StreamGuard> stream_;  // with strategy.cuda_graphs
+  ModelFilesCheck model_files_;
   models::BuiltModel built_;
   std::shared_ptr<shard::Engine> engine_;
   std::unique_ptr<StepGraphs> graphs_;  // null: every pass runs
@@ -106,6 +113,9 @@ class Trainer {
   std::unique_ptr<data::Loader> loader_;
   std::unique_ptr<Validation> validation_;  // null: none
   std::unique_ptr<Reporter> reporter_;
+  Stragglers stragglers_;
+  RankTimes last_times_;  // of the step before, on this rank
+  double waited_s_ = 0;   // in collectives, when that was measured last
   LossScale loss_scale_;
   std::vector<NoiseScale> noise_;  // of each set
   bool measures_noise_ = false;
@@ -119,6 +129,8 @@ class Trainer {
   bool owes_validation_ = false;  // one was due when the run stopped
   std::int64_t skipped_ = 0, skipped_in_a_row_ = 0;
   bool stopping_ = false;
+  bool mixed_ = false;                      // the ranks have different models: nothing may be saved
+  std::int64_t verified_step_ = -1;         // Engine::verify_copies
   std::string began_from_;                  // checkpoint::kBeganFrom
   std::int64_t saving_attempts_ = -1;       // of the last save
   std::unique_ptr<StopDeadline> deadline_;  // while the run trains

@@ -22,6 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kBeside = ".floe.json";  // of a file's manifest
+constexpr std::string_view kReplaced =
+    ".tmp-replaced-";  // before the name of what another replaces
 
 [[noreturn]] void fail(const char* what, const std::string& path, int error) {
   throw CheckpointError(str("cannot ", what, " '", path, "': ", std::strerror(error)));
@@ -72,13 +74,24 @@ void replace(const std::string& from, const std::string& to) {
       remove_quietly(from);
       return;
     }
-    const std::string old = from + "-old";
-    if (::rename(to.c_str(), old.c_str()) == 0 && ::rename(from.c_str(), to.c_str()) == 0) {
-      remove_quietly(old);
-      return;
-    }
+    return replace_in_two_steps(from, to);
   }
   fail("rename a finished checkpoint to", to, errno);
+}
+
+void replace_in_two_steps(const std::string& from, const std::string& to) {
+  const fs::path place(to);
+  const std::string old =
+      (place.parent_path() / str(kReplaced, place.filename().string())).string();
+  remove_quietly(old);
+  if (::rename(to.c_str(), old.c_str()) != 0) fail("rename", to, errno);
+  commit_point("replacing");
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    const int error = errno;
+    ::rename(old.c_str(), to.c_str());
+    fail("rename a finished checkpoint to", to, error);
+  }
+  remove_quietly(old);
 }
 
 void point_last_to(const std::string& folder, const std::string& name) {
@@ -114,6 +127,13 @@ void remove_checkpoint(const std::string& folder, const std::string& name) noexc
 
 void remove_leftovers(const std::string& folder) noexcept {
   std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kReplaced)) continue;
+    const fs::path place = fs::path(folder) / name.substr(kReplaced.size());
+    if (fs::exists(place) || ::rename(entry.path().c_str(), place.c_str()) != 0) continue;
+    log::info("'", place.string(), "' is back: a save that was to replace it was interrupted");
+  }
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     const bool unfinished = name.find(kTemporary) != std::string::npos;

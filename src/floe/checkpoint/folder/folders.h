@@ -26,6 +26,9 @@ std::optional<std::int64_t> step_of_name(const std::string& name);
 void make_folder(const std::string& path);
 // `from` becomes `to` in one step; what was at `to` is removed afterwards.
 void replace(const std::string& from, const std::string& to);
+// The same where the file system cannot exchange two names: what was at `to` has another name for a
+// moment, under which remove_leftovers finds it and puts it back if the process ends there.
+void replace_in_two_steps(const std::string& from, const std::string& to);
 // Makes the link `last` name this checkpoint, in one step.
 void point_last_to(const std::string& folder, const std::string& name);
 // Removes a file with its manifest, or a directory: first under another name, so that half of a
@@ -33,7 +36,7 @@ void point_last_to(const std::string& folder, const std::string& name);
 void remove_checkpoint(const std::string& folder, const std::string& name) noexcept;
 void remove_quietly(const std::string& path) noexcept;
 
-// What interrupted saves left behind.
+// What interrupted saves left behind; what one of them was about to replace is back at its place.
 void remove_leftovers(const std::string& folder) noexcept;
 // Emergency sets that a newer checkpoint has made superfluous.
 void retire_emergencies(const std::string& folder) noexcept;

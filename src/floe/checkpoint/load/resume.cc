@@ -1,7 +1,6 @@
 #include "floe/checkpoint/load/resume.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "floe/checkpoint/folder/folders.h"
 #include "floe/checkpoint/folder/manifest.h"
 #include "floe/checkpoint/save/rank_files.h"
+#include "floe/comm/rendezvous.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/io/dcp/dcp.h"
@@ -106,9 +106,11 @@ std::vector<std::string> foreign_candidates(const std::string& folder) {
 
 // Before the ranks know each other, by what their launcher told them: one line is enough.
 bool is_first_rank() {
-  for (const char* name : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
-    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
-  return true;
+  try {
+    return comm::find_rendezvous({}, comm::process_environment()).rank == 0;
+  } catch (const ConfigError&) {
+    return true;  // whoever joins will say what is wrong
+  }
 }
 
 std::string folder_of(const std::string& checkpoint) {

@@ -180,7 +180,8 @@ void prepare(const SaveJob& job) {
   commit_point("folder made");
 }
 
-void commit(const SaveJob& job) {
+// `placed`: the checkpoint has its name, and is whole whatever happens from then on.
+void commit(const SaveJob& job, bool& placed) {
   const std::string temporary = temporary_folder(job);
   std::vector<RankManifest> ranks;
   for (int rank = 0; rank < job.header.world_size; ++rank)
@@ -194,6 +195,7 @@ void commit(const SaveJob& job) {
     make_single_file(temporary, job, str(job.folder, "/", name));
     remove_quietly(temporary);
   }
+  placed = true;
   commit_point("renamed");
   sync_folder(job.folder);
   point_last_to(job.folder, name);
@@ -266,14 +268,22 @@ std::string run_save(const SaveJob& job, StoreExchange& ranks) {
     const std::string found = ranks.first_problem(problem, what);
     if (found.empty()) return;
     if (first) remove_quietly(temporary_folder(job));
-    throw CheckpointError(str(what, " failed, older checkpoints are as they were: ", found));
+    throw CheckpointError(str(what, " failed: ", found));
   };
-  agree(first ? problem_of([&] { prepare(job); }) : "");
-  agree(problem_of(
-      [&] { write_rank_files(temporary_folder(job), job.header, job.tensors, job.objects); }));
+  const auto as_before = [](const std::string& problem) {
+    return problem.empty() ? "" : str(problem, "; older checkpoints are as they were");
+  };
+  agree(first ? as_before(problem_of([&] { prepare(job); })) : "");
+  agree(as_before(problem_of(
+      [&] { write_rank_files(temporary_folder(job), job.header, job.tensors, job.objects); })));
   commit_point("all written");
-  agree(first ? problem_of([&] { commit(job); }) : "");
-  return str(job.folder, "/", name_of_step(job.about.layout, job.header.step));
+  const std::string path = str(job.folder, "/", name_of_step(job.about.layout, job.header.step));
+  bool placed = false;
+  const std::string problem = first ? problem_of([&] { commit(job, placed); }) : "";
+  agree(placed && !problem.empty()
+            ? str(problem, "; the checkpoint itself is whole, at '", path, "'")
+            : as_before(problem));
+  return path;
 }
 
 void write_emergency(const std::string& folder, const RankHeader& header,

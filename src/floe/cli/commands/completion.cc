@@ -332,7 +332,7 @@ std::string table() {
   return out + "  esac\n}\n";
 }
 
-Exit run(const Args& args) {
+Exit run_completion(const Args& args) {
   const Options options(kCompletionCommand, args);
   const std::string shell = options.words().size() == 1 ? options.words().front() : "";
   require<ConfigError>(shell == "bash" || shell == "zsh",
@@ -364,7 +364,7 @@ zsh, now or for every new shell (the folder must be in fpath before compinit run
   floe completion zsh > ~/.zfunc/_floe
 )sh",
     .words = "bash|zsh",
-    .run = run,
+    .run = run_completion,
 };
 
 }  // namespace floe::cli

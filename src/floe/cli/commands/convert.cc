@@ -71,7 +71,7 @@ std::string required(const Options& options, const std::string& name) {
   return *value;
 }
 
-convert::ConvertOptions read_options(const Options& options) {
+convert::ConvertOptions read_convert_options(const Options& options) {
   constexpr std::int64_t kMany = std::int64_t{1} << 40;
   convert::ConvertOptions convert;
   convert.zips = data::expand_braces(required(options, "--zips"));
@@ -90,12 +90,12 @@ convert::ConvertOptions read_options(const Options& options) {
   return convert;
 }
 
-Exit run(const Args& args) {
+Exit run_convert(const Args& args) {
   const Options options(kConvertCommand, args);
   require<ConfigError>(options.words() == Args{"mmc4"},
                        "convert: say what to convert: floe convert mmc4 ..., got '",
                        join(options.words(), " "), "'");
-  const convert::ConvertOptions convert = read_options(options);
+  const convert::ConvertOptions convert = read_convert_options(options);
   const std::atomic<bool>& stop_requested = stop_on_signals();
   ProgressLine line;
   const convert::ConvertCounts counts = convert::convert_mmc4(
@@ -139,7 +139,7 @@ of zips (when it divides them evenly, the last shard is empty), of documents, or
         R"(  floe convert mmc4 --zips 'raw/shard_{0..99}.zip' --images raw/images --out shards
 )",
     .words = "mmc4",
-    .run = run,
+    .run = run_convert,
 };
 
 }  // namespace floe::cli

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Exit run(const Args& args) {
+Exit run_demo(const Args& args) {
   const Options options(kDemoCommand, args);
   require<ConfigError>(options.words().size() <= 1,
                        "demo takes at most one folder to work in: floe demo [FOLDER]");
@@ -54,7 +54,7 @@ demo-lm and demo-data; those of an earlier demo are replaced.
   floe demo /tmp/first-look
 )",
     .words = "FOLDER",
-    .run = run,
+    .run = run_demo,
 };
 
 }  // namespace floe::cli

@@ -201,7 +201,7 @@ std::shared_ptr<const TensorSource> open(const Located& located, bool weights) {
   return weights ? models::unwrapped(source, path) : source;
 }
 
-Exit run(const Args& args) {
+Exit run_diff(const Args& args) {
   const Options options(kDiffCommand, args);
   const Words words = split_words(options.words());
   require<ConfigError>(words.paths.size() == 2, "diff: name two things to compare: floe diff A B");
@@ -263,7 +263,7 @@ Ends with 0 when they are equal, with 1 when they differ.
 )",
     .words = "PATH",
     .keys = keys_of_a_run,
-    .run = run,
+    .run = run_diff,
 };
 
 }  // namespace floe::cli

@@ -1,3 +1,5 @@
+#include "floe/cli/commands/doctor.h"
+
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
@@ -11,10 +13,12 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -23,6 +27,7 @@
 
 #include "floe/cli/command.h"
 #include "floe/cli/options.h"
+#include "floe/comm/backends.h"
 #include "floe/comm/world.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
@@ -31,13 +36,6 @@
 
 namespace floe::cli {
 namespace {
-
-struct Finding {
-  enum class State { ok, note, problem };
-  State state = State::ok;
-  std::string what, found;
-  std::string advice;  // what to do; empty when there is nothing to do
-};
 
 using State = Finding::State;
 
@@ -68,8 +66,8 @@ Finding processors() {
 }
 
 Finding devices() {
-  const bool built_for_cuda = at::hasCUDA();
-  const auto count = built_for_cuda ? at::accelerator::deviceCount() : 0;
+  const bool built_for_cuda = comm::has_nccl();
+  const auto count = at::hasCUDA() ? at::accelerator::deviceCount() : 0;
   if (count > 0) return {State::ok, "devices", str(count, count == 1 ? " GPU" : " GPUs"), ""};
   const bool driver = std::filesystem::exists("/proc/driver/nvidia/version");
   if (driver && !built_for_cuda)
@@ -82,11 +80,9 @@ Finding devices() {
 }
 
 Finding backends() {
-#ifdef FLOE_CUDA
-  return {State::ok, "backends", "gloo, nccl", ""};
-#else
-  return {State::ok, "backends", "gloo (this build has no nccl: it is without CUDA)", ""};
-#endif
+  return {State::ok, "backends",
+          comm::has_nccl() ? "gloo, nccl" : "gloo (this build has no nccl: it is without CUDA)",
+          ""};
 }
 
 Finding network() {
@@ -159,7 +155,11 @@ Finding launcher() {
   try {
     const auto found = comm::find_rendezvous({.url = "env"}, comm::process_environment());
     if (found.world_size == 1 && found.host.empty())
-      return {State::ok, "launcher", "none; a single process (start ranks with floe launch)", ""};
+      return {State::ok, "launcher",
+              found.source == "a single process"
+                  ? std::string("none; a single process (start ranks with floe launch)")
+                  : found.source,
+              ""};
     return {State::ok, "launcher",
             str(found.source, ": rank ", found.rank, " of ", found.world_size, ", rank 0 at ",
                 found.host, ":", found.port),
@@ -184,12 +184,6 @@ std::string_view name_of(State state) {
     case State::problem: return "problem";
   }
   return "";
-}
-
-// Versions, devices, backends, libraries, network, limits and environment.
-std::vector<Finding> look_at_machine() {
-  return {versions(),   libraries(),     processors(),    devices(),  backends(), network(),
-          open_files(), locked_memory(), shared_memory(), launcher(), configs()};
 }
 
 // Two ranks of this program on this machine, through the same rendezvous, store and collectives as
@@ -227,17 +221,19 @@ void communicate_as_rank() {
                      "collectives gave wrong numbers: gathered ", last, ", summed ", sum);
 }
 
-Exit run(const Args& args) {
-  const Options options(kDoctorCommand, args);
-  require<ConfigError>(options.words().empty(), "doctor takes no arguments, got '",
-                       join(options.words(), " "), "'");
-  if (options.has("--as-rank")) {
-    communicate_as_rank();
-    return Exit::done;
+// Where a launcher has put this process among several ranks; nothing: it is alone.
+std::optional<comm::Rendezvous> place_in_a_job() {
+  try {
+    auto found = comm::find_rendezvous({.url = "env"}, comm::process_environment());
+    if (found.world_size > 1) return found;
+  } catch (const ConfigError&) {
+    // launcher() says it.
   }
-  std::vector<Finding> findings = look_at_machine();
-  if (!options.has("--no-ranks")) findings.push_back(try_two_ranks());
+  return std::nullopt;
+}
 
+// Prints what was found.
+Exit show(const std::vector<Finding>& findings, const Options& options) {
   bool problem = false;
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const Finding& finding : findings) {
@@ -260,24 +256,62 @@ Exit run(const Args& args) {
   return problem ? Exit::failed : Exit::done;
 }
 
+Exit run_doctor(const Args& args) {
+  const Options options(kDoctorCommand, args);
+  require<ConfigError>(options.words().empty(), "doctor takes no arguments, got '",
+                       join(options.words(), " "), "'");
+  if (options.has("--as-rank")) {
+    communicate_as_rank();
+    return Exit::done;
+  }
+  const std::string folder = options.value("--folder").value_or("");
+  if (const auto place = place_in_a_job()) {
+    const std::vector<Finding> findings = look_at_ranks(*place, folder);
+    if (place->rank == 0) return show(findings, options);
+    const bool problem = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
+      return finding.state == State::problem;
+    });
+    return problem ? Exit::failed : Exit::done;
+  }
+  require<ConfigError>(folder.empty(), "doctor --folder is for the ranks of a job: ",
+                       "floe launch -n 2 -- doctor --folder DIR");
+  std::vector<Finding> findings = look_at_machine();
+  if (!options.has("--no-ranks")) findings.push_back(try_two_ranks());
+  return show(findings, options);
+}
+
 }  // namespace
+
+// Versions, devices, backends, libraries, network, limits and environment.
+std::vector<Finding> look_at_machine() {
+  return {versions(),   libraries(),     processors(),    devices(),  backends(), network(),
+          open_files(), locked_memory(), shared_memory(), launcher(), configs()};
+}
 
 const Command kDoctorCommand{
     .name = "doctor",
     .summary = "what is wrong with this machine, and what to do",
     .about = R"(usage: floe doctor [--json]
+       srun floe doctor [--folder DIR]      (or floe launch, torchrun, mpirun)
 
 Looks at this machine the way a training run would: versions, devices, backends, libraries, network
 interfaces, limits, the environment of launchers, and two ranks that really communicate. Every line is
 'ok', 'note' or 'problem'; a problem says what to do. Exit code 1 when there is one.
+
+Started on several ranks, as a run would be, it looks at the job: whether all ranks meet and where they
+are, problems of any of their machines, whether they run the same program, clocks, every two hosts over
+TCP (reached, bytes per second, round trip), a folder that all must write to and share, and an all-reduce
+with the backend and devices of a run. Rank 0 prints it.
 )",
     .options =
         {
             {"--json", "", "the findings as JSON"},
             {"--no-ranks", "", "without starting the two ranks"},
+            {"--folder", "DIR",
+             "on the ranks of a job: whether all of them share it, and may write there"},
             {"--as-rank", "", ""},  // one of them
         },
-    .run = run,
+    .run = run_doctor,
 };
 
 }  // namespace floe::cli

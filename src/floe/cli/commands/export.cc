@@ -105,7 +105,7 @@ void add_card(const ExportRequest& request, const std::optional<UsedModel>& mode
   write_file_atomically(folder + "/README.md", model_card(card));
 }
 
-Exit run(const Args& args) {
+Exit run_export(const Args& args) {
   const Options options(kExportCommand, args);
   ExportRequest request = request_of(options);
   const Args changes = split_words(options.words()).changes;
@@ -205,7 +205,7 @@ prefixes of trainers (model., module., _orig_mod., _fsdp_wrapped_module.).
 )",
     .words = "PATH",
     .keys = keys_of_a_run,
-    .run = run,
+    .run = run_export,
 };
 
 }  // namespace floe::cli

@@ -70,7 +70,7 @@ void add_stages(const models::Stages& stages, std::int64_t rows, std::int64_t sl
   }
 }
 
-Exit run(const Args& args) {
+Exit run_forward(const Args& args) {
   const Options options(kForwardCommand, args);
   const Words words = split_words(options.words());
   require<ConfigError>(words.paths.size() == 3,
@@ -174,7 +174,7 @@ folder, or a YAML: a training configuration or its block 'model:' alone. key=val
 )",
     .words = "PATH",
     .keys = keys_of_a_run,
-    .run = run,
+    .run = run_forward,
 };
 
 }  // namespace floe::cli

@@ -154,7 +154,7 @@ generation::EarlyStopping early_stopping(const Options& options) {
   return generation::EarlyStopping::no;
 }
 
-generation::GenerateOptions read_options(const Options& options) {
+generation::GenerateOptions read_generate_options(const Options& options) {
   generation::GenerateOptions how;
   how.max_new_tokens = options.integer("--max-new-tokens", how.max_new_tokens, 1, kMost);
   how.min_new_tokens = options.integer("--min-new-tokens", how.min_new_tokens, 0, kMost);
@@ -240,7 +240,7 @@ void print_json(const std::vector<generation::Generated>& generated,
   std::cout << out.dump() << "\n";
 }
 
-Exit run(const Args& args) {
+Exit run_generate(const Args& args) {
   const Options options(kGenerateCommand, args);
   const Words words = split_words(options.words());
   require<ConfigError>(
@@ -248,7 +248,7 @@ Exit run(const Args& args) {
       "generate: expected one model (a run folder, a checkpoint, an exported folder "
       "or a YAML), got ",
       words.paths.size(), "; 'floe generate --help' shows the options");
-  generation::GenerateOptions how = read_options(options);
+  generation::GenerateOptions how = read_generate_options(options);
   require_prompts(options);
   const LoadedModel loaded = load_model("generate", words.paths[0], words.changes, options);
   generation::require_decoder(*loaded.built.model);
@@ -335,7 +335,7 @@ folder, or a YAML: a training configuration or its block 'model:' alone. key=val
 )",
     .words = "PATH",
     .keys = keys_of_a_run,
-    .run = run,
+    .run = run_generate,
 };
 
 }  // namespace floe::cli

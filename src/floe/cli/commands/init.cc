@@ -72,7 +72,7 @@ std::string line_of(std::string what, const std::string& text) {
   return what + text + "\n";
 }
 
-Exit run(const Args& args) {
+Exit run_init(const Args& args) {
   const Options options(kInitCommand, args);
   starter::StarterOptions chosen = starter_options(options);
   // What the data is is only asked where something is there to be replaced.
@@ -138,7 +138,7 @@ given as a path, a folder of such files, a pattern ('shards/{000..015}.tar', 'a/
   floe init llama-7b --data tasks.jsonl --lora --ranks 8 --gpu-memory 80GiB
 )",
     .words = "DIR",
-    .run = run,
+    .run = run_init,
 };
 
 }  // namespace floe::cli

@@ -153,7 +153,7 @@ void inspect_tokenizer(const std::string& path, bool json) {
   std::cout << token::describe(*token::load_tokenizer(path));
 }
 
-Exit run(const Args& args) {
+Exit run_inspect(const Args& args) {
   const Options options(kInspectCommand, args);
   const Words words = split_words(options.words());
   const Args& paths = words.paths;
@@ -243,7 +243,7 @@ the rules of training.
 )",
     .words = "PATH",
     .keys = keys_of_a_run,
-    .run = run,
+    .run = run_inspect,
 };
 
 }  // namespace floe::cli

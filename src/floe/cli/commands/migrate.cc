@@ -44,7 +44,7 @@ bool looks_like_a_command(const Args& args) {
   });
 }
 
-Exit run(const Args& args) {
+Exit run_migrate(const Args& args) {
   const auto mark = std::find(args.begin(), args.end(), "--");
   const Args command(mark == args.end() ? mark : mark + 1, args.end());
   require<ConfigError>(mark != args.end() || !looks_like_a_command(args),
@@ -117,7 +117,7 @@ docs/migrating.md has every flag and key.
   floe migrate trainer_strategy/fsdp.yaml experiment/mine.yaml
 )",
     .words = "FILE",
-    .run = run,
+    .run = run_migrate,
 };
 
 }  // namespace floe::cli

@@ -10,7 +10,7 @@
 namespace floe::cli {
 namespace {
 
-std::vector<KeySection> keys() {
+std::vector<KeySection> plan_keys() {
   return {{"Keys:", config::fields_of<plan::RunPlanConfig>()},
           {"Keys of a model that exists only as sizes (model.type=transformer):",
            config::fields_of<plan::PlanConfig>()}};
@@ -56,7 +56,7 @@ Exit show(const config::Loaded<Config>& loaded, const Options& options) {
   return Exit::done;
 }
 
-Exit run(const Args& args) {
+Exit run_plan(const Args& args) {
   const Options options(kPlanCommand, args);
   const config::Layers layers = layers_for(options.words());
   if (is_only_sizes(layers)) return show(plan::load_plan_config(layers), options);
@@ -95,8 +95,8 @@ folder for its model.
   floe plan configs/transformer-7b.yaml world=64 experiment=last_layers
 )",
     .words = "PATH",
-    .keys = keys,
-    .run = run,
+    .keys = plan_keys,
+    .run = run_plan,
 };
 
 }  // namespace floe::cli

@@ -10,7 +10,7 @@
 namespace floe::cli {
 namespace {
 
-Exit run(const Args& args) {
+Exit run_report(const Args& args) {
   const Options options(kReportCommand, args);
   require<ConfigError>(options.words().size() == 1,
                        "report takes the folder of one run: floe report RUN [--output FILE]");
@@ -40,7 +40,7 @@ run goes on; what is missing or damaged in RUN is said on it.
     .closing = R"(  floe report runs/demo
 )",
     .words = "FOLDER",
-    .run = run,
+    .run = run_report,
 };
 
 }  // namespace floe::cli

@@ -82,9 +82,6 @@ void check_sinks(const SinkConfigs& configs);
 // that got further has logged beyond first_step is taken back first.
 std::unique_ptr<Sink> open_sinks(const SinkConfigs& configs, const RunInfo& run);
 
-// This machine's name, for what a sink says about a run.
-std::string host_name();
-
 // A sink as sinks.cc knows it.
 struct SinkType {
   std::function<void(config::Schema<SinkConfigs>&)> describe;

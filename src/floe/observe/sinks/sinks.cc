@@ -1,4 +1,3 @@
-#include <unistd.h>
 
 #include <filesystem>
 #include <vector>
@@ -75,12 +74,6 @@ void describe(config::Schema<SinkConfigs>& s) {
 
 void check_sinks(const SinkConfigs& configs) {
   for (const SinkType& type : sink_types()) type.check(configs);
-}
-
-std::string host_name() {
-  char name[256] = {};
-  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
-  return name;
 }
 
 std::unique_ptr<Sink> open_sinks(const SinkConfigs& configs, const RunInfo& given) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 
+#include "floe/core/host.h"
 #include "floe/core/str.h"
 #include "floe/core/utf8.h"
 #include "floe/observe/sinks/append_file.h"

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "floe/core/error.h"
+#include "floe/core/host.h"
 #include "floe/observe/metrics/jsonl_reader.h"
 
 namespace floe::observe::wandb {

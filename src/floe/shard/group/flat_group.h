@@ -86,6 +86,10 @@ class FlatGroup {
   void forget_values();
   // Counts again who refers to the parameters while nothing computes.
   void count_references() { references_at_rest_ = references(); }
+  // Which of the copies of its slice this rank holds.
+  int replica() const { return mesh_.replicate->rank(); }
+  // Which of its slices this rank holds.
+  int shard_rank() const { return shard_rank_; }
   std::vector<Piece> pieces() const { return plan_->layout.pieces(shard_rank_); }
 
   // ---- gathering. Collective over the shard group where it is sliced. ----

@@ -1,12 +1,18 @@
 #include "floe/shard/pass/agreement.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "floe/batch/packed_batch.h"
 #include "floe/core/error.h"
@@ -59,7 +65,73 @@ std::string first_difference(const std::vector<std::string>& mine,
   return "";
 }
 
+// Of every bit and its place, as a number on the device; `weights` are odd.
+at::Tensor checksum(const at::Tensor& values, const at::Tensor& weights) {
+  const at::Tensor bytes = values.reshape({-1}).view(at::kByte);
+  const std::int64_t whole = bytes.numel() / 8 * 8;
+  at::Tensor sum = bytes.narrow(0, whole, bytes.numel() - whole).sum(at::kLong);
+  const at::Tensor words = bytes.narrow(0, 0, whole).view(at::kLong);
+  for (std::int64_t first = 0; first < words.numel(); first += weights.numel()) {
+    const std::int64_t count = std::min(weights.numel(), words.numel() - first);
+    sum = sum * 0x2545f491 +
+          (words.narrow(0, first, count).to(weights.device()) * weights.narrow(0, 0, count))
+              .sum()
+              .to(sum.device());
+  }
+  return sum;
+}
+
+// "rank 0, rank 2"
+std::string names_of(const std::vector<int>& ranks, const comm::World& world) {
+  std::vector<std::string> names;
+  for (const int rank : ranks) names.push_back(world.name_of(rank));
+  return join(names, ", ");
+}
+
 }  // namespace
+
+void compare_copies(const std::vector<HeldCopy>& copies, comm::World& world) {
+  if (copies.empty() || world.size() == 1 || world.backend() == comm::Backend::fake) return;
+  constexpr std::int64_t kAtOnce = 1 << 20;
+  const at::Tensor weights =
+      at::arange(kAtOnce, at::TensorOptions().dtype(at::kLong).device(world.device()))
+          .mul_(0x9e3779b1 * 2)
+          .add_(1);
+  std::vector<at::Tensor> mine;
+  for (const HeldCopy& copy : copies) {
+    mine.push_back(at::scalar_tensor(copy.slice, weights.options()));
+    mine.push_back(checksum(copy.values, weights).to(world.device()));
+  }
+  const at::Tensor sums = at::stack(mine);
+  const at::Tensor all = at::empty({world.size() * sums.numel()}, sums.options());
+  world.group()->all_gather(all, sums, "compare copies").wait();
+  const at::Tensor host = world.read(all).view({world.size(), -1, 2});
+  const auto numbers = host.accessor<std::int64_t, 3>();
+
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    std::map<std::int64_t, std::map<std::int64_t, std::vector<int>>> ranks_by_sum;  // by slice
+    for (int rank = 0; rank < world.size(); ++rank)
+      ranks_by_sum[numbers[rank][at][0]][numbers[rank][at][1]].push_back(rank);
+    for (const auto& [slice, holders] : ranks_by_sum) {
+      if (holders.size() == 1) continue;
+      std::vector<std::vector<int>> kinds;
+      for (const auto& [sum, ranks] : holders) kinds.push_back(ranks);
+      std::sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) {
+        return a.size() != b.size() ? a.size() > b.size() : a < b;
+      });
+      std::vector<int> others;
+      for (std::size_t k = 1; k < kinds.size(); ++k)
+        others.insert(others.end(), kinds[k].begin(), kinds[k].end());
+      throw ShardError(str(
+          "the copies of '", copies[i].name, "' (slice ", slice,
+          ") are not the same any more: ", names_of(others, world),
+          others.size() == 1 ? " has" : " have", " other values than ", names_of(kinds[0], world),
+          "; something was computed or received wrongly there, and nothing of it is saved: start "
+          "again from the newest checkpoint, and test the memory and the network of these hosts"));
+    }
+  }
+}
 
 std::vector<std::string> agreed_lines(const ShardPlan& plan, const ShardOptions& options) {
   std::vector<std::string> lines = plan.lines();

@@ -19,6 +19,18 @@ std::vector<std::string> agreed_lines(const ShardPlan& plan, const ShardOptions&
 // Collective: throws ConfigError on every rank when their lines differ, with the first difference.
 void compare_plans(const std::vector<std::string>& lines, comm::World& world);
 
+// A slice that some other rank may hold a copy of.
+struct HeldCopy {
+  std::string name;
+  int slice = 0;  // which of the group's slices
+  at::Tensor values;
+};
+
+// Collective, with the same names on all ranks: throws ShardError on every rank when copies of a
+// slice differ by a single bit. It names the first such slice and the ranks, and where more than
+// two have it, those that are in the minority.
+void compare_copies(const std::vector<HeldCopy>& copies, comm::World& world);
+
 // Numbers that the device has, or will have (double, one-dimensional, any of them undefined).
 struct OnDevice {
   at::Tensor summed;  // over ranks, as `values`

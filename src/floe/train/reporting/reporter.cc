@@ -44,6 +44,7 @@ Reporter::Reporter(const config::Loaded<RunConfig>& loaded, comm::World& world)
       peak_tflops_(config_.log.peak_tflops
                        ? config_.log.peak_tflops
                        : diagnostics::peak_tflops(world.device(), computes_in_half(config_))) {
+  if (world.rank() == 0) status_ = std::make_unique<StatusFile>(folder_.path(), world);
   diagnostics::device_memory(world.device());  // from here on the CPU's memory is counted
 }
 
@@ -60,6 +61,7 @@ void Reporter::begin(std::int64_t first_step, std::int64_t total_steps, shard::E
   if (world_.rank() != 0) return;
 
   folder_.write_config(config_yaml_);
+  status_->begin(first_step, total_steps);
   observe::RunInfo run;
   run.name = config_.run.name;
   run.folder = folder_.path();
@@ -96,6 +98,7 @@ void Reporter::step(StepRecord& record) {
       std::max(diagnostics_.peak_bytes(), diagnostics::device_memory(world_.device()).peak_bytes);
   diagnostics::reset_peak(world_.device());
   sinks_->write(to_metrics(record, world_.size()));
+  status_->step(record);
   progress_->update(to_progress(record, world_.size()));
   if (record.validated_step == record.step) emit_validation(record.step, record.others);
   watch_noise(record);
@@ -163,12 +166,14 @@ void Reporter::switched(const PhaseChange& change, const shard::Engine& engine,
 
 void Reporter::saved(const std::string& checkpoint) {
   if (!sinks_) return;
+  status_->saved(checkpoint);
   const std::string name = std::filesystem::path(checkpoint).filename().string();
   sinks_->add_files(checkpoint, "checkpoints/" + name);
 }
 
 void Reporter::set_total_steps(std::int64_t total_steps) {
   if (progress_) progress_->set_total_steps(total_steps);
+  if (status_) status_->set_total_steps(total_steps);
 }
 
 void Reporter::end(const std::string& data_report, std::int64_t step, bool stopped,

@@ -24,6 +24,7 @@
 #include "floe/optim/ema.h"
 #include "floe/optim/optimizer.h"
 #include "floe/shard/engine.h"
+#include "floe/train/reporting/status_file.h"
 #include "floe/train/reporting/step_record.h"
 #include "floe/train/run_config.h"
 #include "floe/train/setup/run_folder.h"
@@ -86,6 +87,7 @@ class Reporter {
   nlohmann::json config_json_;
   std::string config_yaml_;
   RunFolder folder_;
+  std::unique_ptr<StatusFile> status_;  // rank 0
   diagnostics::RunDiagnostics diagnostics_;
   std::unique_ptr<observe::Sink> sinks_;             // rank 0
   std::unique_ptr<observe::ProgressLine> progress_;  // rank 0

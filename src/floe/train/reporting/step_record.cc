@@ -39,6 +39,14 @@ observe::Record to_metrics(const StepRecord& record, int world_size) {
   add("grad_norm", record.gradient_norm);
   for (const auto& source : record.sources) add("loss_" + source.name, source.loss);
   add_times(record.times, add);
+  if (record.rank_times.size() > 1) {
+    const Slowest data = slowest(record.rank_times, &RankTimes::data_s);
+    const Slowest own = slowest(record.rank_times, &RankTimes::own_s);
+    add("slowest_data_time", data.seconds);
+    add("slowest_data_rank", data.rank);
+    add("slowest_own_time", own.seconds);
+    add("slowest_own_rank", own.rank);
+  }
   // Over everything that happened since the record before, saves and validation included.
   const double wall_s = record.times.wall();
   for (const auto& source : record.sources) {

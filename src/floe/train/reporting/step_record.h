@@ -12,6 +12,7 @@
 #include "floe/observe/metrics/progress.h"
 #include "floe/observe/metrics/record.h"
 #include "floe/train/step/step_sums.h"
+#include "floe/train/step/stragglers.h"
 #include "floe/train/step/time_account.h"
 
 namespace floe::train {
@@ -22,6 +23,7 @@ struct StepRecord {
   double lr = 0, gradient_norm = 0;           // the norm is global, before clipping
   std::vector<StepTotals::OfSource> sources;  // losses are means over ranks, before weights
   std::int64_t tokens = 0;                    // all ranks together
+  std::vector<RankTimes> rank_times;          // of the step before, by rank
   std::int64_t skipped = 0, bad_samples = 0;  // so far, all ranks together
   TimeAccount::Times times;           // since the record before, or the beginning of training
   std::optional<double> loss_scale;   // with fp16

@@ -19,12 +19,14 @@ void refuse_image_tower(const shard::ShardPlan& plan) {
 
 }  // namespace
 
-std::shared_ptr<comm::World> join_world(const DistConfig& config) {
+std::shared_ptr<comm::World> join_world(const DistConfig& config, const std::string& run) {
   comm::WorldOptions options;
   options.backend = comm::backend_from_name(config.backend);
   if (config.device == "cpu") options.device = c10::Device(c10::kCPU);
   if (config.device == "cuda") options.device = c10::Device(c10::kCUDA);
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_s * 1000));
+  options.run = run;
+  options.interface = config.interface;
   comm::ManualInit init{.url = config.init};
   if (config.rank) init.rank = static_cast<int>(*config.rank);
   if (config.world_size) init.world_size = static_cast<int>(*config.world_size);

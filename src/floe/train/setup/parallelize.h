@@ -11,7 +11,8 @@
 namespace floe::train {
 
 // Collective: all ranks meet, as the block `dist:` says.
-std::shared_ptr<comm::World> join_world(const DistConfig& config);
+// `run`: what they work on, see WorldOptions.
+std::shared_ptr<comm::World> join_world(const DistConfig& config, const std::string& run = "");
 
 // Collective: all ranks, with the same configuration.
 std::shared_ptr<shard::Engine> parallelize(const RunConfig& config, const models::BuiltModel& built,

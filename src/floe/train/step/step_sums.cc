@@ -30,14 +30,17 @@ void for_each_number(Numbers& numbers, const Visit& visit) {
 }  // namespace
 
 std::vector<double> StepNumbers::encode() const {
-  std::vector<double> values;
+  std::vector<double> values = rank_times;
   for_each_number(*this, [&](double number) { values.push_back(number); });
   if (local_square) values.push_back(*local_square);
   return values;
 }
 
-StepNumbers StepNumbers::decode(std::span<const double> sums) {
+StepNumbers StepNumbers::decode(std::span<const double> sums, std::size_t num_times) {
   StepNumbers numbers;
+  require(sums.size() >= num_times, "the numbers of a step are cut off");
+  numbers.rank_times.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(num_times));
+  sums = sums.subspan(num_times);
   numbers.sources.resize(data::num_sources());
   const auto take = [&] {
     require(!sums.empty(), "the numbers of a step are cut off");

@@ -26,10 +26,12 @@ struct StepNumbers {
   double tokens = 0, bad_samples = 0;
   double ranks_that_stop = 0, ranks_that_save = 0;  // because they were asked to
   std::optional<double> local_square;               // Engine::take_local_square, where measured
+  std::vector<double> rank_times;                   // see stragglers.h
 
   // All but the losses, which Engine::agree takes from the device and puts behind.
   std::vector<double> encode() const;
-  static StepNumbers decode(std::span<const double> sums);
+  // `num_times`: how many there are of rank_times.
+  static StepNumbers decode(std::span<const double> sums, std::size_t num_times);
 };
 
 // Sums over the passes of this rank. Losses stay on the device, so that no pass waits for the one

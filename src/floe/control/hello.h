@@ -1,0 +1,31 @@
+// The first message of a rank, and what a server thinks of it.
+#pragma once
+
+#include <string>
+
+#include "floe/control/control_plane.h"
+
+namespace floe::control {
+
+// What the two sides speak; another number is another language.
+constexpr int kProtocol = 1;
+
+Message message_of(const Member& member);
+// Throws DataError for a message that is none.
+Member member_of(const Message& message);
+
+struct Verdict {
+  enum class Kind {
+    welcome,
+    stranger,  // not of this job: it is sent away, and the job goes on
+    later,     // it may ask again: a rank of that number is still there
+    wrong,     // of this job, but not started alike: the job cannot go on
+  };
+  Kind kind = Kind::welcome;
+  std::string why;
+};
+
+// Whether `other` may join the job of rank 0, `server`.
+Verdict judge(const Member& server, const Member& other);
+
+}  // namespace floe::control
