@@ -26,10 +26,8 @@ function(floe_module folder)
     add_library(floe_${name} STATIC ${sources})
     set(scope PUBLIC)
     target_compile_options(floe_${name} PRIVATE ${FLOE_WARNINGS})
-    if(FLOE_UNITY AND NOT ARG_SEPARATE)
-      set_target_properties(floe_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
-      # A member of a private type: to the compiler such a source looks like a header.
-      target_compile_options(floe_${name} PRIVATE -Wno-subobject-linkage)
+    if(NOT ARG_SEPARATE)
+      floe_unity(floe_${name})
     endif()
   else()
     add_library(floe_${name} INTERFACE)
@@ -46,6 +44,15 @@ function(floe_module folder)
     if(sources)
       floe_use_torch_pch(floe_${name})
     endif()
+  endif()
+endfunction()
+
+# floe_unity(TARGET): with FLOE_UNITY its sources are compiled as one.
+function(floe_unity target)
+  if(FLOE_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+    # A member of a private type: to the compiler such a source looks like a header.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 

@@ -48,7 +48,7 @@ def main():
     times = read_log(log)
     # An object of a source that is gone is still in the log.
     times = {output: seconds for output, seconds in times.items() if (arguments.build / output).exists()}
-    floe = sum(seconds for name, (seconds, _) in by_target(times) if name == "floe" or name.startswith("floe_"))
+    floe = sum(seconds for name, (seconds, _) in by_target(times) if re.match("floe(_(?!test)|$)", name))
     print(f"{len(times)} objects, {sum(times.values()):.0f} s, of them floe itself {floe:.0f} s")
     print(f"\n{'target':<32} {'objects':>8} {'seconds':>8}")
     for name, (seconds, objects) in by_target(times)[: arguments.top]:

@@ -7,7 +7,7 @@
 
 #include "floe/core/error.h"
 
-namespace floe {
+namespace floe::packed_batch_test {
 namespace {
 
 at::Tensor longs(const std::vector<std::int64_t>& values) { return at::tensor(values, at::kLong); }
@@ -112,4 +112,4 @@ TEST(PackedBatch, ToSharesWhatIsThereAlready) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::packed_batch_test

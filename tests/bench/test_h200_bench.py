@@ -92,6 +92,7 @@ def curves(tmp_path_factory):
     return results(folder, "h200-curves"), done, folder
 
 
+@pytest.mark.long
 def test_floe_and_the_twin_learn_the_same(curves):
     _, done, folder = curves
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,6 +101,7 @@ def test_floe_and_the_twin_learn_the_same(curves):
     assert len(list(folder.glob("*.svg"))) == 2
 
 
+@pytest.mark.long
 def test_in_fp32_every_loss_agrees(curves):
     fp32 = curves[0]["fp32"]
     assert fp32["floe"]["losses"] == pytest.approx(fp32["twin"]["losses"], rel=1e-4)
@@ -107,6 +109,7 @@ def test_in_fp32_every_loss_agrees(curves):
     assert fp32["floe"]["tokens_sum"] == fp32["twin"]["tokens_sum"]
 
 
+@pytest.mark.long
 def test_the_first_gradients_of_the_gates_agree_in_fp32(curves):
     found = curves[0]["gradients"]
     floe, twin = (found[name]["runs"][0] for name in ("floe fp32", "twin fp32"))

@@ -14,7 +14,7 @@
 #include "floe/models/transformer.h"
 #include "floe/schema/schema.h"
 
-namespace floe::checkpoint {
+namespace floe::checkpoint::checkpoint_test {
 namespace {
 
 TEST(Folders, StepsOfNames) {
@@ -106,4 +106,4 @@ TEST(SealedJson, StringsMayHaveAnyBytes) {
 }
 
 }  // namespace
-}  // namespace floe::checkpoint
+}  // namespace floe::checkpoint::checkpoint_test

@@ -14,7 +14,7 @@
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/group/flat_group.h"
 
-namespace floe::checkpoint {
+namespace floe::checkpoint::damage_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -138,4 +138,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Damage,
                          });
 
 }  // namespace
-}  // namespace floe::checkpoint
+}  // namespace floe::checkpoint::damage_test

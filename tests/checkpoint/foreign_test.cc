@@ -13,7 +13,7 @@
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/group/flat_group.h"
 
-namespace floe::checkpoint {
+namespace floe::checkpoint::foreign_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -129,4 +129,4 @@ TEST(Foreign, ATableOfTrainedAndFrozenParts) {
 }
 
 }  // namespace
-}  // namespace floe::checkpoint
+}  // namespace floe::checkpoint::foreign_test

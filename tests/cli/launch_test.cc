@@ -18,7 +18,7 @@
 #include "floe/launch/child.h"
 #include "floe/launch/environment.h"
 
-namespace floe::launch {
+namespace floe::launch::launch_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -267,4 +267,4 @@ TEST(LaunchLines, CutsALineThatNeverEnds) {
 }
 
 }  // namespace
-}  // namespace floe::launch
+}  // namespace floe::launch::launch_test

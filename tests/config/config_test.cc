@@ -5,7 +5,7 @@
 
 #include "floe/config/yaml.h"
 
-namespace floe::config {
+namespace floe::config::config_test {
 namespace {
 
 TEST(Scalar, Yaml12Core) {
@@ -72,4 +72,4 @@ TEST(Origin, InWords) {
 }
 
 }  // namespace
-}  // namespace floe::config
+}  // namespace floe::config::config_test

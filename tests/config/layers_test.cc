@@ -9,7 +9,7 @@
 #include "tests/config/sample_config.h"
 #include "tests/io/scratch.h"
 
-namespace floe::config {
+namespace floe::config::layers_test {
 namespace {
 
 using test::config_error;
@@ -172,4 +172,4 @@ TEST_F(LayersTest, Errors) {
 }
 
 }  // namespace
-}  // namespace floe::config
+}  // namespace floe::config::layers_test

@@ -5,7 +5,7 @@
 #include "floe/schema/yaml_text.h"
 #include "tests/config/expect_error.h"
 
-namespace floe::config {
+namespace floe::config::overrides_test {
 namespace {
 
 using test::config_error;
@@ -102,4 +102,4 @@ INSTANTIATE_TEST_SUITE_P(
     }));
 
 }  // namespace
-}  // namespace floe::config
+}  // namespace floe::config::overrides_test

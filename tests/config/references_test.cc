@@ -6,7 +6,7 @@
 #include "tests/config/expect_error.h"
 #include "tests/config/sample_config.h"
 
-namespace floe::config {
+namespace floe::config::references_test {
 namespace {
 
 using test::config_error;
@@ -108,4 +108,4 @@ TEST(References, CannotExplode) {
 }
 
 }  // namespace
-}  // namespace floe::config
+}  // namespace floe::config::references_test

@@ -6,7 +6,7 @@
 #include "tests/config/expect_error.h"
 #include "tests/config/sample_config.h"
 
-namespace floe::config {
+namespace floe::config::wrong_test {
 namespace {
 
 struct Wrong {
@@ -166,4 +166,4 @@ INSTANTIATE_TEST_SUITE_P(
     }));
 
 }  // namespace
-}  // namespace floe::config
+}  // namespace floe::config::wrong_test

@@ -6,7 +6,7 @@
 #include "tests/config/expect_error.h"
 #include "tests/io/scratch.h"
 
-namespace floe::config {
+namespace floe::config::yaml_test {
 namespace {
 
 using test::config_error;
@@ -105,4 +105,4 @@ TEST(Yaml, ReadsFiles) {
 }
 
 }  // namespace
-}  // namespace floe::config
+}  // namespace floe::config::yaml_test

@@ -6,7 +6,7 @@
 
 #include "tests/data/goldens.h"
 
-namespace floe::data {
+namespace floe::data::assignment_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -53,4 +53,4 @@ TEST(Assignment, RefusesWhatScipyRefuses) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::assignment_test

@@ -6,7 +6,7 @@
 #include "floe/data/python/random.h"
 #include "floe/data/python/str.h"
 
-namespace floe::data {
+namespace floe::data::base64_test {
 namespace {
 
 std::string decoded(std::string_view text) { return std::string(as_text(decode_base64(text))); }
@@ -67,4 +67,4 @@ TEST(Base64, EveryCharacterInEveryPlaceOfABlock) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::base64_test

@@ -11,7 +11,7 @@
 #include "floe/core/error.h"
 #include "tests/io/scratch.h"
 
-namespace floe::convert {
+namespace floe::convert::convert_test {
 namespace {
 
 std::string dumped(const std::string& text) {
@@ -102,4 +102,4 @@ TEST(Convert, RefusesWhatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace floe::convert
+}  // namespace floe::convert::convert_test

@@ -8,7 +8,7 @@
 #include "tests/data/sample_pictures.h"
 #include "tests/data/tokenizers.h"
 
-namespace floe::data {
+namespace floe::data::corrected_rules_test {
 namespace {
 
 class Corrected : public ::testing::Test {
@@ -153,4 +153,4 @@ TEST_F(Corrected, PicturesWhoseMarkWasCutAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::corrected_rules_test

@@ -8,7 +8,7 @@
 #include "floe/schema/schema.h"
 #include "tests/config/expect_error.h"
 
-namespace floe {
+namespace floe::data_config_test {
 namespace {
 
 using data::LaionConfig;
@@ -82,4 +82,4 @@ mmc4: {shards: b, batch_size: 32, num_samples: 3200}
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::data_config_test

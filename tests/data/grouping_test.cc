@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace floe::data {
+namespace floe::data::grouping_test {
 namespace {
 
 std::string split(std::string_view name) {
@@ -79,4 +79,4 @@ TEST(Grouper, NamesThatWebDatasetReserves) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::grouping_test

@@ -6,7 +6,7 @@
 
 #include "tests/data/loader_corpus.h"
 
-namespace floe::data {
+namespace floe::data::held_out_test {
 namespace {
 
 std::vector<std::string> keys_of(HeldOut& held_out) {
@@ -116,4 +116,4 @@ TEST(HeldOut, LongDocumentsOfTextComeInPieces) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::held_out_test

@@ -6,7 +6,7 @@
 #include "floe/data/sources/sample_text.h"
 #include "tests/data/goldens.h"
 
-namespace floe::data {
+namespace floe::data::labels_test {
 namespace {
 
 using Spans = std::vector<std::pair<std::size_t, std::size_t>>;
@@ -71,4 +71,4 @@ TEST(Labels, NothingWithoutAnImage) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::labels_test

@@ -9,7 +9,7 @@
 #include "floe/io/safetensors/safetensors.h"
 #include "tests/data/loader_corpus.h"
 
-namespace floe::data {
+namespace floe::data::loader_test {
 namespace {
 
 // Without a shuffle, so that the order is that of the shards.
@@ -476,4 +476,4 @@ TEST(Loader, PreparedBatchesLoseTheirPadding) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::loader_test

@@ -7,7 +7,7 @@
 
 #include "tests/data/loader_corpus.h"
 
-namespace floe::packing {
+namespace floe::packing::packing_test {
 namespace {
 
 using namespace data;
@@ -96,4 +96,4 @@ TEST(Packing, TextHasNoPictures) {
 }
 
 }  // namespace
-}  // namespace floe::packing
+}  // namespace floe::packing::packing_test

@@ -7,7 +7,7 @@
 #include "floe/data/python/json.h"
 #include "floe/data/python/str.h"
 
-namespace floe::data {
+namespace floe::data::python_json_test {
 namespace {
 
 using namespace std::string_literals;
@@ -126,4 +126,4 @@ TEST(Unicode, IntegersOfBytes) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::python_json_test

@@ -6,7 +6,7 @@
 #include "floe/data/loader/epoch_rest.h"
 #include "tests/data/loader_corpus.h"
 
-namespace floe::data {
+namespace floe::data::resume_test {
 namespace {
 
 using Saved = std::vector<nlohmann::json>;
@@ -324,4 +324,4 @@ TEST(Resume, DamagedStatesAreErrors) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::resume_test

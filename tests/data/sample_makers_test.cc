@@ -10,7 +10,7 @@
 #include "tests/data/goldens.h"
 #include "tests/data/tokenizers.h"
 
-namespace floe::data {
+namespace floe::data::sample_makers_test {
 namespace {
 
 using nlohmann::json;
@@ -211,4 +211,4 @@ INSTANTIATE_TEST_SUITE_P(Tokenizers, NeoxMakers, ::testing::Values("neox"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::sample_makers_test

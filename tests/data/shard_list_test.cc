@@ -7,7 +7,7 @@
 
 #include "floe/core/error.h"
 
-namespace floe::data {
+namespace floe::data::shard_list_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -151,4 +151,4 @@ TEST_F(ShardList, ErrorsSayWhatIsThere) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::shard_list_test

@@ -8,7 +8,7 @@
 #include "floe/data/stream/shuffle_buffer.h"
 #include "tests/data/goldens.h"
 
-namespace floe::data {
+namespace floe::data::shard_order_test {
 namespace {
 
 using nlohmann::json;
@@ -167,4 +167,4 @@ TEST(EpochSize, Goldens) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::shard_order_test

@@ -8,7 +8,7 @@
 #include "floe/data/stream/stream_state.h"
 #include "tests/data/loader_corpus.h"
 
-namespace floe::data {
+namespace floe::data::stream_test {
 namespace {
 
 struct Numbered {
@@ -176,4 +176,4 @@ TEST(StreamReader, SaysWhenASampleIsNotThereAnyMore) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::stream_test

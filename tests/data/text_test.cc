@@ -6,7 +6,7 @@
 #include "floe/data/sources/text_files.h"
 #include "tests/data/loader_corpus.h"
 
-namespace floe::data {
+namespace floe::data::text_test {
 namespace {
 
 std::string document(int file, int line) {
@@ -177,4 +177,4 @@ TEST(Text, TooLittleTextIsAnError) {
 }
 
 }  // namespace
-}  // namespace floe::data
+}  // namespace floe::data::text_test

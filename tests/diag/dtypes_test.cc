@@ -5,7 +5,7 @@
 #include "floe/core/error.h"
 #include "tests/diag/sharded_model.h"
 
-namespace floe::diagnostics {
+namespace floe::diagnostics::dtypes_test {
 namespace {
 
 const models::TransformerSize kSize{.vocab = 50, .dim = 16, .layers = 2, .heads = 2, .context = 8};
@@ -160,4 +160,4 @@ TEST_RANKS(Dtypes, FrozenStorageAndBuffers, 1) {
 }
 
 }  // namespace
-}  // namespace floe::diagnostics
+}  // namespace floe::diagnostics::dtypes_test

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace floe::diagnostics {
+namespace floe::diagnostics::memory_counter_test {
 namespace {
 
 at::Tensor bytes(std::int64_t n) { return at::empty({n}, at::kByte); }
@@ -105,4 +105,4 @@ TEST(MemoryCounter, ConvolutionsAndProductsWork) {
 }
 
 }  // namespace
-}  // namespace floe::diagnostics
+}  // namespace floe::diagnostics::memory_counter_test

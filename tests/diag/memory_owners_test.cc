@@ -17,7 +17,7 @@
 #include "floe/shard/plan/plan.h"
 #include "tests/support/ranks.h"
 
-namespace floe::diagnostics {
+namespace floe::diagnostics::memory_owners_test {
 namespace {
 
 using shard::Rest;
@@ -208,4 +208,4 @@ TEST(MemoryOwners, LinesAndJsonLeaveOutWhatIsZero) {
 }
 
 }  // namespace
-}  // namespace floe::diagnostics
+}  // namespace floe::diagnostics::memory_owners_test

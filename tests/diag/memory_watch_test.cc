@@ -8,7 +8,7 @@
 #include "floe/shard/plan/plan.h"
 #include "tests/diag/sharded_model.h"
 
-namespace floe::diagnostics {
+namespace floe::diagnostics::memory_watch_test {
 namespace {
 
 using Size = models::TransformerSize;
@@ -199,4 +199,4 @@ TEST(PeakHint, NamesTheLargestParts) {
 }
 
 }  // namespace
-}  // namespace floe::diagnostics
+}  // namespace floe::diagnostics::memory_watch_test

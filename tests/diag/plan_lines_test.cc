@@ -10,7 +10,7 @@
 #include "floe/observe/diagnostics/unit_tree.h"
 #include "floe/strategy/strategy_options.h"
 
-namespace floe::diagnostics {
+namespace floe::diagnostics::plan_lines_test {
 namespace {
 
 // 49 984 elements a layer, 16 k an embedding, 16 k a head.
@@ -240,4 +240,4 @@ TEST(PlanNotes, NothingTrains) {
 }
 
 }  // namespace
-}  // namespace floe::diagnostics
+}  // namespace floe::diagnostics::plan_lines_test

@@ -11,7 +11,7 @@
 #include "tests/diag/sharded_model.h"
 #include "tests/io/scratch.h"
 
-namespace floe::diagnostics {
+namespace floe::diagnostics::timeline_test {
 namespace {
 
 const models::TransformerSize kSize{
@@ -211,4 +211,4 @@ TEST_RANKS(Trace, IsWhatPerfettoReads, 2) {
 }
 
 }  // namespace
-}  // namespace floe::diagnostics
+}  // namespace floe::diagnostics::timeline_test

@@ -13,7 +13,7 @@
 #include "floe/io/safetensors/safetensors.h"
 #include "floe/io/tar/tar.h"
 
-namespace floe::image {
+namespace floe::image::image_golden_test {
 namespace {
 
 using nlohmann::json;
@@ -129,4 +129,4 @@ TEST(Golden, WholeCropsAndTensors) {
 }
 
 }  // namespace
-}  // namespace floe::image
+}  // namespace floe::image::image_golden_test

@@ -12,7 +12,7 @@
 #include "floe/image/resample.h"
 #include "floe/image/transform.h"
 
-namespace floe::image {
+namespace floe::image::image_test {
 namespace {
 
 Image noise(int width, int height, unsigned seed = 0) {
@@ -159,4 +159,4 @@ TEST(Decode, RefusesBombsBeforeTakingMemory) {
 }
 
 }  // namespace
-}  // namespace floe::image
+}  // namespace floe::image::image_test

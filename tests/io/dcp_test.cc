@@ -11,7 +11,7 @@
 #include "floe/io/tensors/open_tensors.h"
 #include "tests/io/dcp_directory_maker.h"
 
-namespace floe {
+namespace floe::dcp_test {
 namespace {
 
 using test::Scratch;
@@ -358,4 +358,4 @@ TEST(DcpMetadata, ATensorOfAnUnknownTypeIsRefusedAlone) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::dcp_test

@@ -9,7 +9,7 @@
 #include "floe/io/tensors/tensor_source.h"
 #include "tests/io/scratch.h"
 
-namespace floe {
+namespace floe::io_test {
 namespace {
 
 using test::Scratch;
@@ -132,4 +132,4 @@ TEST(TensorSource, ManyThreadsRead) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::io_test

@@ -5,7 +5,7 @@
 #include "floe/io/safetensors/safetensors.h"
 #include "tests/io/scratch.h"
 
-namespace floe {
+namespace floe::malformed_test {
 namespace {
 
 using test::safetensors_bytes;
@@ -134,4 +134,4 @@ TEST(Malformed, EveryTruncationIsRefused) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::malformed_test

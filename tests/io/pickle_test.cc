@@ -7,7 +7,7 @@
 
 #include "floe/core/error.h"
 
-namespace floe::pickle {
+namespace floe::pickle::pickle_test {
 namespace {
 
 using namespace std::string_literals;
@@ -242,4 +242,4 @@ TEST(PickleWriter, RefusesWhatCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace floe::pickle
+}  // namespace floe::pickle::pickle_test

@@ -5,7 +5,7 @@
 #include "floe/io/dcp/dcp.h"
 #include "floe/io/file/file.h"
 
-namespace floe {
+namespace floe::rectangles_test {
 namespace {
 
 // The element numbers of a rectangle, row-major.
@@ -69,4 +69,4 @@ TEST(Crc32, KnownValueAndParts) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::rectangles_test

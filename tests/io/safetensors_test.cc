@@ -7,7 +7,7 @@
 #include "floe/io/tensors/open_tensors.h"
 #include "tests/io/scratch.h"
 
-namespace floe {
+namespace floe::safetensors_test {
 namespace {
 
 using test::safetensors_bytes;
@@ -159,4 +159,4 @@ TEST_F(Folder, AFolderWithoutTheUsualNames) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::safetensors_test

@@ -5,7 +5,7 @@
 #include "floe/core/error.h"
 #include "tests/io/scratch.h"
 
-namespace floe {
+namespace floe::tar_test {
 namespace {
 
 using namespace std::string_view_literals;
@@ -154,4 +154,4 @@ TEST(TarWriter, RefusesBadNames) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::tar_test

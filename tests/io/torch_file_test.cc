@@ -11,7 +11,7 @@
 #include "floe/io/torch_file/zip.h"
 #include "tests/io/scratch.h"
 
-namespace floe {
+namespace floe::torch_file_test {
 namespace {
 
 using pickle::Value;
@@ -391,4 +391,4 @@ TEST(MergedSource, TheFirstWins) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::torch_file_test

@@ -6,7 +6,7 @@
 #include "floe/io/safetensors/safetensors.h"
 #include "tests/io/scratch.h"
 
-namespace floe {
+namespace floe::writer_test {
 namespace {
 
 using test::Scratch;
@@ -98,4 +98,4 @@ TEST(Writer, AbandonedLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::writer_test

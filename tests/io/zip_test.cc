@@ -6,7 +6,7 @@
 #include "floe/core/error.h"
 #include "tests/io/scratch.h"
 
-namespace floe {
+namespace floe::zip_test {
 namespace {
 
 using test::Scratch;
@@ -231,4 +231,4 @@ TEST(Zip, EveryTruncationIsRefused) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::zip_test

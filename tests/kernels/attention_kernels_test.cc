@@ -7,7 +7,7 @@
 #include "floe/nn/attention.h"
 #include "tests/kernels/gradients.h"
 
-namespace floe {
+namespace floe::attention_kernels_test {
 namespace {
 
 using test::compare;
@@ -206,4 +206,4 @@ TEST(PackedAttention, EqualsThePaddedOne) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::attention_kernels_test

@@ -15,7 +15,7 @@
 #include "tests/kernels/compare.h"
 #include "tests/models/small_models.h"
 
-namespace floe {
+namespace floe::flamingo_cuda_test {
 namespace {
 
 using models::Flamingo;
@@ -147,4 +147,4 @@ TEST(SteadyStep, NeverWaitsForTheGpu) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::flamingo_cuda_test

@@ -6,7 +6,7 @@
 #include "floe/nn/rotary.h"
 #include "tests/kernels/gradients.h"
 
-namespace floe {
+namespace floe::fused_steps_test {
 namespace {
 
 using test::compare;
@@ -184,4 +184,4 @@ TEST(LossWithoutLogits, OnTheGpu) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::fused_steps_test

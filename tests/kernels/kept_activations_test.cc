@@ -22,7 +22,7 @@
 #include "tests/kernels/compare.h"
 #include "tests/models/small_models.h"
 
-namespace floe {
+namespace floe::kept_activations_test {
 namespace {
 
 int matrix_products = 0;
@@ -199,4 +199,4 @@ TEST(KeptActivationsOnGpu, PeaksAreInOrderAndTheHostNeverWaits) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::kept_activations_test

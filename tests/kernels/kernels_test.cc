@@ -6,7 +6,7 @@
 
 #include "tests/kernels/compare.h"
 
-namespace floe {
+namespace floe::kernels_test {
 namespace {
 
 using test::expect_close;
@@ -167,4 +167,4 @@ TEST(CrossEntropy, LossesAndGradient) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::kernels_test

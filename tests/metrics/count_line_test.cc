@@ -5,7 +5,7 @@
 
 #include "floe/observe/metrics/progress.h"
 
-namespace floe::observe {
+namespace floe::observe::count_line_test {
 namespace {
 
 // The lines of so many updates, one every 5 ms.
@@ -31,4 +31,4 @@ TEST(CountLine, SaysInALogHowMuchIsDoneEverySoManySeconds) {
 }
 
 }  // namespace
-}  // namespace floe::observe
+}  // namespace floe::observe::count_line_test

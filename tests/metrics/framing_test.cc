@@ -10,7 +10,7 @@
 #include "floe/observe/sinks/wandb_file.h"
 #include "tests/io/scratch.h"
 
-namespace floe::observe {
+namespace floe::observe::framing_test {
 namespace {
 
 TEST(Crc32c, KnownValues) {
@@ -184,4 +184,4 @@ TEST(WandbRecords, NoiseIsNoRecord) {
 }
 
 }  // namespace
-}  // namespace floe::observe
+}  // namespace floe::observe::framing_test

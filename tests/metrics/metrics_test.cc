@@ -17,7 +17,7 @@
 #include "floe/schema/yaml_text.h"
 #include "tests/io/scratch.h"
 
-namespace floe::observe {
+namespace floe::observe::metrics_test {
 namespace {
 
 TEST(NumberText, ShortAndExact) {
@@ -207,4 +207,4 @@ TEST(ProgressText, PartsLeaveFromTheEnd) {
 }
 
 }  // namespace
-}  // namespace floe::observe
+}  // namespace floe::observe::metrics_test

@@ -15,7 +15,7 @@
 #include "floe/migrate/openflamingo/flags.h"
 #include "floe/migrate/openflamingo/openflamingo.h"
 
-namespace floe::migrate {
+namespace floe::migrate::migrate_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -346,4 +346,4 @@ TEST(Migrate, EveryKeyOfLightningWithOddValues) {
 }
 
 }  // namespace
-}  // namespace floe::migrate
+}  // namespace floe::migrate::migrate_test

@@ -6,7 +6,7 @@
 #include "floe/models/flamingo/gated_cross_attention.h"
 #include "tests/models/golden.h"
 
-namespace floe {
+namespace floe::gated_cases_test {
 namespace {
 
 std::shared_ptr<models::GatedCrossAttention> golden_gate(const std::string& name, int layer) {
@@ -119,4 +119,4 @@ TEST(GatedCases, RowsOfDifferentLengthStayApart) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::gated_cases_test

@@ -11,7 +11,7 @@
 #include "floe/generation/token_choice.h"
 #include "tests/models/golden.h"
 
-namespace floe::test {
+namespace floe::test::generate_test {
 namespace {
 
 using generation::GenerateSession;
@@ -221,4 +221,4 @@ TEST(GenerateOptions, RefusesWhatMakesNoSense) {
 }
 
 }  // namespace
-}  // namespace floe::test
+}  // namespace floe::test::generate_test

@@ -6,7 +6,7 @@
 #include "floe/core/error.h"
 #include "tests/models/golden.h"
 
-namespace floe {
+namespace floe::packed_test {
 namespace {
 
 constexpr std::int64_t kSlots = 3, kLength = 44, kPad = 1;
@@ -238,4 +238,4 @@ TEST(Prepare, RefusesWhatTheModelDoesNotHave) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::packed_test

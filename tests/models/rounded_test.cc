@@ -10,7 +10,7 @@
 #include "floe/nn/load.h"
 #include "tests/models/small_models.h"
 
-namespace floe {
+namespace floe::rounded_test {
 namespace {
 
 using models::rounded;
@@ -115,4 +115,4 @@ TEST(BucketSize, GrowsByAnEighthAtMost) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::rounded_test

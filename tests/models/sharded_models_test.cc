@@ -15,7 +15,7 @@
 #include "tests/models/small_models.h"
 #include "tests/support/ranks.h"
 
-namespace floe {
+namespace floe::sharded_models_test {
 namespace {
 
 constexpr int kSteps = 5;
@@ -192,4 +192,4 @@ TEST_RANKS(ShardedModels, ThreeRanks, 3) { check_all(); }
 TEST_RANKS(ShardedModels, FourRanks, 4) { check_all(); }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::sharded_models_test

@@ -13,7 +13,7 @@
 #include "tests/models/golden.h"
 #include "tests/support/ranks.h"
 
-namespace floe {
+namespace floe::train_steps_test {
 namespace {
 
 using shard::Residency;
@@ -242,4 +242,4 @@ TEST_RANKS(TrainSteps, DifferentDataOnTwoRanks, 2) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::train_steps_test

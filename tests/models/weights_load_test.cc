@@ -21,7 +21,7 @@
 #include "tests/io/scratch.h"
 #include "tests/support/ranks.h"
 
-namespace floe {
+namespace floe::weights_load_test {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
@@ -353,4 +353,4 @@ TEST(AssembledSource, RefusesRequestsOutsideOfATensor) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::weights_load_test

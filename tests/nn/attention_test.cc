@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace floe::nn {
+namespace floe::nn::attention_test {
 namespace {
 
 at::Tensor offsets_of(const std::vector<std::int64_t>& lengths) {
@@ -136,4 +136,4 @@ TEST(Alibi, SlopesAsPublished) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::attention_test

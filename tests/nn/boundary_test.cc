@@ -6,7 +6,7 @@
 
 #include "floe/nn/layers.h"
 
-namespace floe::nn {
+namespace floe::nn::boundary_test {
 namespace {
 
 // Adds 100 to every floating-point input and doubles every output.
@@ -178,4 +178,4 @@ TEST(TensorsOf, ThingsWithoutTensors) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::boundary_test

@@ -10,7 +10,7 @@
 #include "floe/nn/layers.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 
-namespace floe::nn {
+namespace floe::nn::checkpoint_test {
 namespace {
 
 struct Block : Module {
@@ -342,4 +342,4 @@ TEST(Checkpoint, InsideACheckpoint) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::checkpoint_test

@@ -9,7 +9,7 @@
 
 #include "floe/observe/diagnostics/memory_counter.h"
 
-namespace floe::nn {
+namespace floe::nn::cross_entropy_test {
 namespace {
 
 struct Problem {
@@ -205,4 +205,4 @@ TEST(Logits, RowsStandInForTheTable) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::cross_entropy_test

@@ -8,7 +8,7 @@
 #include "floe/nn/call.h"
 #include "floe/nn/module.h"
 
-namespace floe::nn {
+namespace floe::nn::hooked_test {
 namespace {
 
 struct Counter : Boundary {
@@ -104,4 +104,4 @@ TEST(Hooked, InASequential) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::hooked_test

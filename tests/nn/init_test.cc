@@ -11,7 +11,7 @@
 
 #include "floe/core/philox.h"
 
-namespace floe::nn {
+namespace floe::nn::init_test {
 namespace {
 
 using Words = std::array<std::uint32_t, 4>;
@@ -177,4 +177,4 @@ TEST(Init, FanInIsTorchsBound) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::init_test

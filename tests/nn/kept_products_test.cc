@@ -23,7 +23,7 @@
 #include "floe/nn/layers.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 
-namespace floe::nn {
+namespace floe::nn::kept_products_test {
 namespace {
 
 // ---- how many products the CPU really computes ----
@@ -558,4 +558,4 @@ TEST(KeptActivations, AnInputChangedAfterItLeftIsNoticed) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::kept_products_test

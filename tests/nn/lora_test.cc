@@ -6,7 +6,7 @@
 
 #include "floe/nn/layers.h"
 
-namespace floe::nn {
+namespace floe::nn::lora_test {
 namespace {
 
 struct Host : Module {
@@ -124,4 +124,4 @@ TEST(Lora, OnlyTheAdapterTrains) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::lora_test

@@ -9,7 +9,7 @@
 #include "floe/nn/layers.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 
-namespace floe::nn {
+namespace floe::nn::nn_test {
 namespace {
 
 struct Huge : Module {
@@ -237,4 +237,4 @@ TEST(SetTrainable, APatternThatMatchesNothingChangesNothing) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::nn_test

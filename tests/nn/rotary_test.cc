@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-namespace floe::nn {
+namespace floe::nn::rotary_test {
 namespace {
 
 TEST(Rotary, TurnsPairsByPositionTimesFrequency) {
@@ -47,4 +47,4 @@ TEST(Rotary, LinearScalingStretchesPositions) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::rotary_test

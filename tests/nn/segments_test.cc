@@ -6,7 +6,7 @@
 
 #include <set>
 
-namespace floe::nn {
+namespace floe::nn::segments_test {
 namespace {
 
 at::Tensor offsets_of(const std::vector<std::int64_t>& lengths) {
@@ -86,4 +86,4 @@ TEST(Segments, None) {
 }
 
 }  // namespace
-}  // namespace floe::nn
+}  // namespace floe::nn::segments_test

@@ -10,7 +10,7 @@
 #include "floe/shard/group/flat_group.h"
 #include "tests/support/ranks.h"
 
-namespace floe::optim {
+namespace floe::optim::ema_test {
 namespace {
 
 struct Pair : nn::Module {
@@ -93,4 +93,4 @@ TEST(Ema, DecaysThatAreNone) {
 }
 
 }  // namespace
-}  // namespace floe::optim
+}  // namespace floe::optim::ema_test

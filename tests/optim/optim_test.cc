@@ -21,7 +21,7 @@
 #include "floe/shard/plan/plan.h"
 #include "tests/support/ranks.h"
 
-namespace floe::optim {
+namespace floe::optim::optim_test {
 namespace {
 
 using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
@@ -621,4 +621,4 @@ TEST(StateBytes, FrozenParametersHaveNone) {
 }
 
 }  // namespace
-}  // namespace floe::optim
+}  // namespace floe::optim::optim_test

@@ -9,7 +9,7 @@
 #include "floe/optim/optimizers/registry.h"
 #include "floe/schema/schema.h"
 
-namespace floe::optim {
+namespace floe::optim::schedule_test {
 namespace {
 
 using Kind = ScheduleKind;
@@ -138,4 +138,4 @@ TEST(LrSchedule, Names) {
 }
 
 }  // namespace
-}  // namespace floe::optim
+}  // namespace floe::optim::schedule_test

@@ -14,7 +14,7 @@
 #include "tests/config/expect_error.h"
 #include "tests/plan/planned.h"
 
-namespace floe {
+namespace floe::phases_test {
 namespace {
 
 using shard::Rest;
@@ -167,4 +167,4 @@ TEST(PlanOfPhases, BackwardByPhase) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::phases_test

@@ -5,7 +5,7 @@
 #include "tests/config/expect_error.h"
 #include "tests/plan/planned.h"
 
-namespace floe {
+namespace floe::plan_config_test {
 namespace {
 
 using test::config_error;
@@ -117,4 +117,4 @@ TEST(StrategyOptions, OfTheDefaultUnitsThoseThatTheModelHas) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::plan_config_test

@@ -4,7 +4,7 @@
 
 #include "tests/plan/planned.h"
 
-namespace floe {
+namespace floe::plan_test {
 namespace {
 
 using test::planned;
@@ -267,4 +267,4 @@ TEST(Plan, PaddingIsCounted) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::plan_test

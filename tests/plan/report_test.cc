@@ -9,7 +9,7 @@
 #include "tests/config/expect_error.h"
 #include "tests/plan/planned.h"
 
-namespace floe {
+namespace floe::report_test {
 namespace {
 
 using test::expect_part;
@@ -92,4 +92,4 @@ TEST(Report, JsonAddsUp) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::report_test

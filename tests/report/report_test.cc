@@ -10,7 +10,7 @@
 #include "floe/observe/report/html.h"
 #include "tests/io/scratch.h"
 
-namespace floe::report {
+namespace floe::report::report_test {
 namespace {
 
 TEST(Html, MarkupIsShown) {
@@ -158,4 +158,4 @@ TEST(RankLogs, WarningsAndTheEnd) {
 }
 
 }  // namespace
-}  // namespace floe::report
+}  // namespace floe::report::report_test

@@ -12,7 +12,7 @@
 #include "floe/shard/plan/plan.h"
 #include "tests/support/counter.h"
 
-namespace floe {
+namespace floe::counts_test {
 namespace {
 
 using shard::Event;
@@ -276,4 +276,4 @@ TEST(Counts, AutomaticResidencyStaysInsideItsBudget) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::counts_test

@@ -27,7 +27,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 
-namespace floe {
+namespace floe::eight_bit_test {
 namespace {
 
 using kernels::EightBitSlices;
@@ -434,4 +434,4 @@ TEST_RANKS(Sets, MastersComeFromTheFilesOrNotAtAll, 2) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::eight_bit_test

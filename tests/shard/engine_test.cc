@@ -27,7 +27,7 @@
 #include "tests/support/counter.h"
 #include "tests/support/ranks.h"
 
-namespace floe {
+namespace floe::engine_test {
 namespace {
 
 const models::TransformerSize kSize{.vocab = 50, .dim = 16, .layers = 3, .heads = 2, .context = 8};
@@ -681,4 +681,4 @@ TEST(Backward, ParameterNamesAndTypesStayAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::engine_test

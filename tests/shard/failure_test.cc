@@ -17,7 +17,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 
-namespace floe {
+namespace floe::failure_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -571,4 +571,4 @@ TEST(Failure, GuardedRanksTellTheFirstCause) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::failure_test

@@ -9,7 +9,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 
-namespace floe {
+namespace floe::hybrid_grad_op_test {
 namespace {
 
 using shard::Event;
@@ -101,4 +101,4 @@ TEST(HybridGradOp, GathersOnceWhereHybridGathersTwice) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::hybrid_grad_op_test

@@ -12,7 +12,7 @@
 #include "floe/shard/plan/plan.h"
 #include "tests/support/ranks.h"
 
-namespace floe {
+namespace floe::memory_test {
 namespace {
 
 // 12 layers; adapters, about a tenth of all parameters, train.
@@ -178,4 +178,4 @@ TEST(Memory, ShardingNeverHoldsTheWholeModel) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::memory_test

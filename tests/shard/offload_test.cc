@@ -16,7 +16,7 @@
 #include "floe/shard/engine.h"
 #include "floe/shard/plan/plan.h"
 
-namespace floe {
+namespace floe::offload_test {
 namespace {
 
 const at::Device kGpu(at::kCUDA, 0);
@@ -151,4 +151,4 @@ TEST(Offload, CountsOfTheAllocatorOfOneOfTwo) { counts_of_the_allocator(2); }
 TEST(Offload, CountsOfTheAllocatorOfOneOfFour) { counts_of_the_allocator(4); }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::offload_test

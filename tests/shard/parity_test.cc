@@ -10,7 +10,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 
-namespace floe {
+namespace floe::parity_test {
 namespace {
 
 using shard::Residency;
@@ -265,4 +265,4 @@ TEST_RANKS(Parity, ThreeRanks, 3) { check_all(); }
 TEST_RANKS(Parity, FourRanks, 4) { check_all(); }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::parity_test

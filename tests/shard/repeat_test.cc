@@ -14,7 +14,7 @@
 #include "floe/shard/plan/plan.h"
 #include "tests/support/ranks.h"
 
-namespace floe {
+namespace floe::repeat_test {
 namespace {
 
 using shard::Strategy;
@@ -196,4 +196,4 @@ TEST(RepeatedPass, NotWhileSomebodyWatches) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::repeat_test

@@ -21,7 +21,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 
-namespace floe {
+namespace floe::sets_test {
 namespace {
 
 using shard::ParameterSet;
@@ -660,4 +660,4 @@ TEST_RANKS(Sets, WrongUseIsSaid, 1) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::sets_test

@@ -7,7 +7,7 @@
 #include "floe/shard/group/flat_group.h"
 #include "floe/shard/plan/plan.h"
 
-namespace floe {
+namespace floe::states_test {
 namespace {
 
 using shard::GradientState;
@@ -107,4 +107,4 @@ TEST(States, WhichMayFollow) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::states_test

@@ -9,7 +9,7 @@
 
 #include "floe/core/bytes.h"
 
-namespace floe::starter {
+namespace floe::starter::machine_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -73,4 +73,4 @@ TEST_F(MachineTest, ALimitAboveTheMachineIsNone) {
 }
 
 }  // namespace
-}  // namespace floe::starter
+}  // namespace floe::starter::machine_test

@@ -3,7 +3,7 @@
 #include "floe/core/error.h"
 #include "tests/token/sample_tokenizers.h"
 
-namespace floe::test {
+namespace floe::test::added_tokens_test {
 namespace {
 
 using nlohmann::json;
@@ -79,4 +79,4 @@ TEST(FlamingoTokens, NeedAnEnd) {
 }
 
 }  // namespace
-}  // namespace floe::test
+}  // namespace floe::test::added_tokens_test

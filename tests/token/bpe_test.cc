@@ -6,7 +6,7 @@
 #include "floe/core/error.h"
 #include "tests/token/sample_tokenizers.h"
 
-namespace floe::test {
+namespace floe::test::bpe_test {
 namespace {
 
 using Texts = std::vector<std::string>;
@@ -176,4 +176,4 @@ TEST(Tokenizer, ManyThreadsGiveTheSameIds) {
 }
 
 }  // namespace
-}  // namespace floe::test
+}  // namespace floe::test::bpe_test

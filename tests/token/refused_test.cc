@@ -5,7 +5,7 @@
 #include "floe/core/error.h"
 #include "tests/token/sample_tokenizers.h"
 
-namespace floe::test {
+namespace floe::test::refused_test {
 namespace {
 
 using nlohmann::json;
@@ -129,4 +129,4 @@ TEST(Refused, Folders) {
 }
 
 }  // namespace
-}  // namespace floe::test
+}  // namespace floe::test::refused_test

@@ -9,7 +9,7 @@
 #include "floe/io/file/file.h"
 #include "tests/token/sample_tokenizers.h"
 
-namespace floe::test {
+namespace floe::test::sentencepiece_test {
 namespace {
 
 std::string golden_model() {
@@ -97,4 +97,4 @@ TEST(SentencePiece, OtherClassesAreRefused) {
 }
 
 }  // namespace
-}  // namespace floe::test
+}  // namespace floe::test::sentencepiece_test

@@ -3,7 +3,7 @@
 #include "floe/core/error.h"
 #include "floe/token/regex/regex.h"
 
-namespace floe::token {
+namespace floe::token::token_regex_test {
 namespace {
 
 std::vector<std::string> matches(const std::string& expression, const std::string& text) {
@@ -74,4 +74,4 @@ TEST(Pattern, LongTextsStayLinear) {
 }
 
 }  // namespace
-}  // namespace floe::token
+}  // namespace floe::token::token_regex_test

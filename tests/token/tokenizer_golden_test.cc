@@ -8,7 +8,7 @@
 #include "floe/io/file/json_text.h"
 #include "floe/token/tokenizer.h"
 
-namespace floe::token {
+namespace floe::token::tokenizer_golden_test {
 namespace {
 
 using nlohmann::json;
@@ -101,4 +101,4 @@ TEST_P(Golden, Description) {
 INSTANTIATE_TEST_SUITE_P(Data, Golden, testing::Values("neox", "opt", "llama"));
 
 }  // namespace
-}  // namespace floe::token
+}  // namespace floe::token::tokenizer_golden_test

@@ -6,7 +6,7 @@
 #include "floe/core/utf8.h"
 #include "floe/token/bpe/bpe.h"
 
-namespace floe::token {
+namespace floe::token::unicode_test {
 namespace {
 
 TEST(Utf8, EveryCharacterComesBack) {
@@ -82,4 +82,4 @@ TEST(NormalForm, ComposesAndDecomposes) {
 }
 
 }  // namespace
-}  // namespace floe::token
+}  // namespace floe::token::unicode_test

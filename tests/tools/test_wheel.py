@@ -89,15 +89,31 @@ def test_the_wheel_names_its_torch_and_brings_its_licenses(wheel):
 
 @pytest.mark.timeout(900)
 def test_pip_install_then_floe_demo(installed, tmp_path):
-    """The program that pip installed, its configurations and its demo; nothing of the checkout."""
+    """From data to captions with the program that pip installed, its configurations and its demo; nothing of the
+    checkout, and in a folder that has other runs."""
+    runs = tmp_path / "a place" / "runs"
+    mine = runs / "mine" / "metrics.jsonl"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("{}\n")
+    # What an interrupted demo has left is no hindrance.
+    for left in ("demo/checkpoints", "demo-data"):
+        (runs / left).mkdir(parents=True)
+    (runs / "demo-data/drawing.txt").write_text("of an earlier demo\n")
     done = run(installed / "floe", "demo", "a place", cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert os.listdir(tmp_path) == ["a place"]
-    runs = tmp_path / "a place" / "runs"
+    assert "Each rank holds" in done.stdout
+    assert os.listdir(tmp_path) == ["a place"] and os.listdir(tmp_path / "a place") == ["runs"]
+    assert sorted(path.name for path in runs.iterdir()) == ["demo", "demo-data", "demo-lm", "mine"]
+    assert mine.read_text() == "{}\n"
     steps = [json.loads(line) for line in (runs / "demo/metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == list(range(1, 401))
-    assert steps[-1]["loss_laion"] < 0.5 * steps[0]["loss_laion"]
+    # Killed after step 100 and resumed from there: no step is missing or twice.
+    assert "continuing after step 100" in done.stderr
+    for name in ("loss_laion", "loss_mmc4"):
+        assert steps[-1][name] < 0.5 * steps[0][name]
+    assert steps[-1]["val_loss_laion"] < 0.3  # without looking at the picture: 0.64
     assert (runs / "demo-data/drawing.txt").read_text().strip() in done.stdout.splitlines()
+    assert (runs / "demo/report.html").exists()
     assert str(SOURCE) not in done.stdout + done.stderr
 
     # The ranks that torchrun starts are floe's.

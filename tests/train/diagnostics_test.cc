@@ -15,7 +15,7 @@
 #include "tests/diag/sharded_model.h"
 #include "tests/io/scratch.h"
 
-namespace floe::train {
+namespace floe::train::diagnostics_test {
 namespace {
 
 using diagnostics::MemoryPoint;
@@ -200,4 +200,4 @@ TEST_RANKS(Diagnostics, ADtypeThatDidNotArriveIsAnError, 2) {
 }
 
 }  // namespace
-}  // namespace floe::train
+}  // namespace floe::train::diagnostics_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace floe::train {
+namespace floe::train::loss_scale_test {
 namespace {
 
 TEST(LossScale, HalvesAfterAnOverflowAndDoublesAfterManyGoodSteps) {
@@ -46,4 +46,4 @@ TEST(LossScale, GoesOnWhereAnotherStood) {
 }
 
 }  // namespace
-}  // namespace floe::train
+}  // namespace floe::train::loss_scale_test

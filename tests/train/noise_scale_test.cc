@@ -6,7 +6,7 @@
 
 #include "floe/train/step/loss_scale.h"
 
-namespace floe::train {
+namespace floe::train::noise_scale_test {
 namespace {
 
 // Gradients with a known mean and a known noise: the estimate comes to their ratio.
@@ -45,4 +45,4 @@ TEST(NoiseScale, SaysNothingWithoutSeveralRanksOrTooEarly) {
 }
 
 }  // namespace
-}  // namespace floe::train
+}  // namespace floe::train::noise_scale_test

@@ -6,7 +6,7 @@
 
 #include "floe/core/error.h"
 
-namespace floe::train {
+namespace floe::train::phase_schedule_test {
 namespace {
 
 PhaseConfig phase(const std::string& name, std::optional<std::int64_t> steps) {
@@ -241,4 +241,4 @@ TEST(EarlyStop, GoesOnFromACheckpoint) {
 }
 
 }  // namespace
-}  // namespace floe::train
+}  // namespace floe::train::phase_schedule_test

@@ -16,7 +16,7 @@
 #include "floe/train/trainer.h"
 #include "tests/io/scratch.h"
 
-namespace floe::train {
+namespace floe::train::steady_trainer_test {
 namespace {
 
 // Counts what torch warns of in its mode for synchronising operators.
@@ -101,4 +101,4 @@ TEST(SteadyTrainer, AlsoWithAnAverageOfTheWeights) {
 }
 
 }  // namespace
-}  // namespace floe::train
+}  // namespace floe::train::steady_trainer_test

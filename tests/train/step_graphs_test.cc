@@ -22,7 +22,7 @@
 #include "tests/models/small_models.h"
 #include "tests/support/ranks.h"
 
-namespace floe {
+namespace floe::step_graphs_test {
 namespace {
 
 using train::StepGraphs;
@@ -343,4 +343,4 @@ TEST(StepGraphsOptions, RefuseWhatCannotBeRecorded) {
 }
 
 }  // namespace
-}  // namespace floe
+}  // namespace floe::step_graphs_test
