@@ -44,20 +44,26 @@ APART = ("--env", "NCCL_SOCKET_IFNAME=lo", "--env", "NCCL_IB_DISABLE=1", "--env"
          "sh", "-c", 'LOCAL_RANK=0 NCCL_HOSTID=floe-$RANK exec "$@"', "sh")
 
 
+def ranks_on_one_gpu(words, ranks):
+    return [FLOE, "launch", "-n", str(ranks), *APART, *command(words, 1)]
+
+
+def write_config(folder, name, config):
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps(config))  # JSON is YAML
+    return path
+
+
 class Script(Cases):
     over_nccl = False
 
     def words(self, config, device, ranks, name, more):
         """One rank on the GPU uses NCCL; several share it over Gloo, or as if they were on two machines."""
-        path = self.folder / f"{name}.yaml"
-        path.write_text(json.dumps(config))  # JSON is YAML
         apart = self.over_nccl and device == "cuda" and ranks > 1
         backend = "nccl" if device == "cuda" and (ranks == 1 or apart) else "gloo"
-        words = [path, f"run.dir={self.folder / 'runs'}", f"run.name={name}", f"dist.device={device}",
-                 f"dist.backend={backend}", *more]
-        if apart:
-            return [FLOE, "launch", "-n", str(ranks), *APART, *command(words, 1)]
-        return command(words, ranks)
+        words = [write_config(self.folder, name, config), f"run.dir={self.folder / 'runs'}", f"run.name={name}",
+                 f"dist.device={device}", f"dist.backend={backend}", *more]
+        return ranks_on_one_gpu(words, ranks) if apart else command(words, ranks)
 
     def with_nccl(self, body):
         self.over_nccl = True

@@ -1,0 +1,118 @@
+"""Ranks of `floe train` that share one GPU over NCCL, and what happens to one of them: killed, hung, failed and
+told. How long it takes until the last process has ended, with and without CUDA graphs, and which cause the others give.
+
+    gpu_faults.py --device cuda|cpu        FLOE_BIN_DIR: where floe is
+
+cpu (over Gloo, without graphs) is for trying the script itself.
+"""
+
+import argparse
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
+from gpu_script import Cases, expect  # noqa: E402
+from gpu_train import configuration, ranks_on_one_gpu, write_config  # noqa: E402
+from running import GOLDENS, command, environment, rank_process, wait_for_steps  # noqa: E402
+
+TIMEOUT = 20  # dist.timeout_s: a process that hangs is waited for so long
+# Noticed by its connection to rank 0: at once, and what others do about it takes seconds.
+GONE = 30
+GRACE = 30  # of floe launch: so long a process that does not end is waited for
+BATCHES = GOLDENS / "neox_x2-train-world2"
+
+
+def children_of(parent):
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if parent_of(path) == parent]
+
+
+def parent_of(path):
+    try:
+        return int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return None
+
+
+class Script(Cases):
+    def start(self, ranks, graphs):
+        config = configuration(world2=True)
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        for rank in range(ranks):
+            link = data / f"batches_rank{rank}.safetensors"
+            if not link.exists():
+                link.symlink_to(BATCHES / f"batches_rank{rank % 2}.safetensors")
+        config["data"]["batches"] = str(data / "batches_rank{rank}.safetensors")
+        config["train"]["steps"] = 1000000
+        config["log"]["diagnostics"] = None
+        config["checkpoint"] = {"every_steps": 50}
+        config["dist"] = {"timeout_s": TIMEOUT}
+        name = self.new_name()
+        words = [write_config(self.folder, name, config), f"run.dir={self.folder / 'runs'}", f"run.name={name}",
+                 f"dist.device={self.device}", f"dist.backend={'nccl' if self.device == 'cuda' else 'gloo'}"]
+        if graphs:
+            words.append("strategy.cuda_graphs=true")
+        line = ranks_on_one_gpu(words, ranks) if self.device == "cuda" else command(words, ranks)
+        process = subprocess.Popen(line, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process.folder = self.folder / "runs" / name
+        wait_for_steps(process, 8, seconds=150)  # passes are recorded by then
+        return process
+
+    def fault(self, what, ranks, graphs, victim):
+        process = self.start(ranks, graphs)
+        everybody = children_of(process.pid)
+        expect(len(everybody) >= ranks, "processes", everybody)
+        pid = rank_process(process.pid, victim)
+        limit = GONE
+        begin = time.time()
+        if what == "killed":
+            os.kill(pid, signal.SIGKILL)
+        elif what == "hung":
+            os.kill(pid, signal.SIGSTOP)
+            limit += TIMEOUT + GRACE
+        else:  # told: its part of the next checkpoint cannot be written
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, 4096))
+        said = process.communicate(timeout=10 * limit)[1]
+        seconds = time.time() - begin
+        left = [pid for pid in everybody if Path(f"/proc/{pid}").exists()]
+        expect(not left, "processes are left:", left)
+        expect(process.returncode != 0, "exit", process.returncode)
+        expect(seconds < limit, f"it took {seconds:.1f} s; at most {limit} s")
+        for rank in range(ranks):
+            if rank == victim and what != "told":
+                continue
+            log = (process.folder / "logs" / f"rank_{rank}.log").read_text().splitlines()
+            last = [line for line in log if " error: " in line][-1:]
+            expect(last, f"rank {rank} has no cause in its log:", "\n".join(log[-5:]))
+            expect(re.search(rf"rank {victim}\b", last[0]), f"rank {rank} does not name rank {victim}:", last[0])
+            if rank == (0 if victim else 1):
+                print(f"        {last[0][:300]}")
+        print(f"        the last process had ended after {seconds:.1f} s (exit {process.returncode})")
+        expect("error:" in said, said[-2000:])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
+    parser.add_argument("--only", help="cases with this word in their name")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        script = Script(arguments.device, Path(folder))
+        for ranks, victim in ((2, 1), (4, 0), (4, 2)):
+            for graphs in (False, True) if arguments.device == "cuda" else (False,):
+                for what in ("killed", "hung", "told"):
+                    name = f"rank {victim} of {ranks} {what}{', with graphs' if graphs else ''}"
+                    if not arguments.only or arguments.only in name:
+                        script.case(name, lambda what=what, graphs=graphs: script.fault(what, ranks, graphs, victim))
+    script.end()
+
+
+if __name__ == "__main__":
+    main()
