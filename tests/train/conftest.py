@@ -128,3 +128,25 @@ def golden(tmp_path):
         return made
 
     return config
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A small language model, its data and a configuration; `labels`: how many tokens have one, by rank and step."""
+    from phase_loop import EPS, language_model, write_batches  # transformers takes seconds
+
+    def make(ranks=1, steps=8, labels=None, **train):
+        model = language_model(tmp_path / "lm")
+        path = tmp_path / "batches{rank}.safetensors"
+        batches = write_batches(path, steps, ranks, labels=labels)
+        optimizer = {"lr": 2e-3, "decay": [], "eps": EPS, **train.pop("optimizer", {})}
+        config = {
+            "model": {"type": "causal_lm", "lm": str(tmp_path / "lm")},
+            "data": {"batches": str(path)},
+            "train": {"steps": steps, "optimizer": optimizer, "schedule": {"warmup_steps": 0}, **train},
+            "strategy": {"mixed_precision": {"param": "fp32"}},
+            "log": {"every_steps": 1, "tensorboard": False, "wandb": None, "diagnostics": None},
+        }
+        return config, model, batches
+
+    return make

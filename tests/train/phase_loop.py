@@ -30,18 +30,22 @@ def language_model(folder):
     return model
 
 
-def write_batches(path, steps, ranks, rows=2, length=11, seed=3):
-    """`path` has {rank} in it. Returns tokens by rank and step."""
+def write_batches(path, steps, ranks, rows=2, length=11, seed=3, labels=None):
+    """`path` has {rank} in it. Returns tokens by rank and step, or, with `labels(rank, step)` (how many of a row's last
+    tokens have a label), pairs of tokens and labels."""
     generator = torch.Generator().manual_seed(seed)
     tokens = [[torch.randint(0, 64, (rows, length), generator=generator) for _ in range(steps)] for _ in range(ranks)]
-    for rank, of_rank in enumerate(tokens):
+    pairs = [[(ids, ids.clone()) for ids in of_rank] for of_rank in tokens]
+    for rank, of_rank in enumerate(pairs):
         tensors = {}
-        for step, ids in enumerate(of_rank):
+        for step, (ids, wanted) in enumerate(of_rank):
+            if labels:
+                wanted[:, : length - labels(rank, step)] = -100
             tensors[f"step{step}.text.input_ids"] = ids
-            tensors[f"step{step}.text.labels"] = ids.clone()
+            tensors[f"step{step}.text.labels"] = wanted
             tensors[f"step{step}.text.attention_mask"] = torch.ones_like(ids)
         save_file(tensors, str(path).format(rank=rank))
-    return tokens
+    return pairs if labels else tokens
 
 
 def text_loss(model):

@@ -10,30 +10,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from phase_loop import EPS, language_model, text_loss, write_batches
+from phase_loop import EPS, text_loss
 
 BOUND = 1e-6
-
-
-@pytest.fixture
-def job(tmp_path):
-    """A small language model, its data and a configuration."""
-
-    def make(ranks=1, steps=8, **train):
-        model = language_model(tmp_path / "lm")
-        path = tmp_path / "batches{rank}.safetensors"
-        batches = write_batches(path, steps, ranks)
-        optimizer = {"lr": 2e-3, "decay": [], "eps": EPS, **train.pop("optimizer", {})}
-        config = {
-            "model": {"type": "causal_lm", "lm": str(tmp_path / "lm")},
-            "data": {"batches": str(path)},
-            "train": {"steps": steps, "optimizer": optimizer, "schedule": {"warmup_steps": 0}, **train},
-            "strategy": {"mixed_precision": {"param": "fp32"}},
-            "log": {"every_steps": 1, "tensorboard": False, "wandb": None, "diagnostics": None},
-        }
-        return config, model, batches
-
-    return make
 
 
 # ------------------------------------------------------------------------------ rates by pattern

@@ -107,7 +107,9 @@ class Assembly {
     else
       take_or_miss(parameter, lm_, hf_names(parameter));
     // What `weights` has may stand in the others as well.
-    if (is_vision(parameter.name))
+    if (is_adapter(parameter.name))
+      adapters_.find({parameter.name});
+    else if (is_vision(parameter.name))
       vision_.find(vision_names(parameter.name).names);
     else
       lm_.find(hf_names(parameter));
