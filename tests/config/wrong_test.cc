@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
          "x.yaml:2:27: train.optimizer.type is adam, but must be one of adamw, sgd; did you mean "
          "'adamw'?"},
         {"dist: {backend: gluo}",
-         "x.yaml:2:17: dist.backend is gluo, but must be one of auto, gloo, nccl, mpi, fake; did "
+         "x.yaml:2:17: dist.backend is gluo, but must be one of auto, gloo, nccl; did "
          "you mean 'gloo'?"},
         {"strategy: {sharding: fsdp}",
          str("x.yaml:2:22: strategy.sharding must be one of ", test::strategies(), ", not 'fsdp'")},

@@ -26,7 +26,7 @@ bool is_tcp_address(const std::string& text) {
 
 void describe(config::Schema<DistConfig>& s) {
   using C = DistConfig;
-  s.choice("backend", &C::backend, {"auto", "gloo", "nccl", "mpi", "fake"},
+  s.choice("backend", &C::backend, {"auto", "gloo", "nccl"},
            "Communication library; auto takes nccl with GPUs, else gloo");
   s.choice(
       "device", &C::device, {"auto", "cpu", "cuda"},

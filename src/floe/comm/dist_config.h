@@ -12,7 +12,7 @@ class Schema;
 }
 
 struct DistConfig {
-  std::string backend = "auto";  // auto, gloo, nccl, mpi, fake
+  std::string backend = "auto";  // auto, gloo, nccl
   std::string device = "auto";   // auto, cpu, cuda
   std::string init = "env";      // env, or tcp://HOST:PORT with rank and world_size
   std::string interface;         // of this host, for the traffic between hosts; empty: by itself

@@ -298,14 +298,11 @@ struct World::State {
 };
 
 Backend backend_from_name(const std::string& name) {
-  static const std::map<std::string, Backend> kNames{{"auto", Backend::automatic},
-                                                     {"gloo", Backend::gloo},
-                                                     {"nccl", Backend::nccl},
-                                                     {"mpi", Backend::mpi},
-                                                     {"fake", Backend::fake}};
+  static const std::map<std::string, Backend> kNames{
+      {"auto", Backend::automatic}, {"gloo", Backend::gloo}, {"nccl", Backend::nccl}};
   const auto found = kNames.find(name);
   require<ConfigError>(found != kNames.end(), "dist.backend '", name,
-                       "' is not one of auto, gloo, nccl, mpi, fake");
+                       "' is not one of auto, gloo, nccl");
   return found->second;
 }
 
@@ -329,13 +326,8 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
     const bool wants_cpu = options.device && options.device->is_cpu();
     state->backend = gpu && !wants_cpu ? Backend::nccl : Backend::gloo;
   }
-  require<ConfigError>(
-      state->backend != Backend::mpi,
-      "dist.backend 'mpi': LibTorch 2.11.0 from PyPI is built without MPI; use gloo "
-      "or nccl (mpirun still works as the launcher)");
   require<ConfigError>(state->backend != Backend::fake,
-                       "dist.backend 'fake' acts as one rank of many: it is for planning and "
-                       "measuring, where rank and world size are given");
+                       "nobody joins a fake world; World::fake(rank, size) makes one");
   // What a build with CUDA lacks is a GPU that this process may see.
   const char* without_gpu =
       has_nccl() ? "a GPU, and this process sees none: look at nvidia-smi and CUDA_VISIBLE_DEVICES"

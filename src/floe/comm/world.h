@@ -34,9 +34,9 @@ struct NamedText {
   std::string name, text;
 };
 
-enum class Backend { automatic, gloo, nccl, mpi, fake };
+enum class Backend { automatic, gloo, nccl, fake };  // fake: World::fake
 
-// "auto", "gloo", "nccl", "mpi", "fake"; throws ConfigError otherwise.
+// "auto", "gloo", "nccl"; throws ConfigError otherwise.
 Backend backend_from_name(const std::string& name);
 
 struct WorldOptions {

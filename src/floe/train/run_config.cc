@@ -55,7 +55,7 @@ std::string validation_problem(const RunConfig& c) {
 
 std::string graphs_problem(const RunConfig& c) {
   if (!c.strategy.cuda_graphs) return "";
-  if (c.dist.backend == "gloo" || c.dist.backend == "mpi")
+  if (c.dist.backend == "gloo")
     return str("has cuda_graphs, but collectives of dist.backend: ", c.dist.backend,
                " cannot be recorded; use nccl, or set cuda_graphs to false");
   if (c.strategy.cpu_offload || c.strategy.activations.offload)
