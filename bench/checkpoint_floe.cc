@@ -13,7 +13,6 @@
 #include "floe/comm/world.h"
 #include "floe/models/transformer.h"
 #include "floe/optim/optimizers/adamw.h"
-#include "floe/shard/group/flat_group.h"
 
 namespace {
 

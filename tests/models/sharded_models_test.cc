@@ -178,7 +178,8 @@ void check_all() {
     const double weight = distance(sharded.weights, one.weights);
     const double moved = distance(sharded.moved, one.moved);
     EXPECT_LT(gradient, half ? 1e-2 : 1e-5);
-    EXPECT_LT(weight, half ? 1e-1 : 1e-3);
+    // A step, an average or a part of the model that is missing is tenths of the movement.
+    EXPECT_LT(moved, half ? 1e-1 : 1e-3);
     EXPECT_GT(norm_of(sharded.moved), 1e-2 * norm_of(sharded.weights))
         << "the weights must have moved visibly";
     if (world->rank() == 0)

@@ -110,10 +110,15 @@ def start(tmp_path, write):
 @pytest.fixture
 def golden(tmp_path):
     """With `ranks`, every rank has a file of its own with the golden batches: each begins at another one, or
-    (`same`) all have the same, as one rank would that reads the golden file."""
+    (`same`) all have the same, as one rank would that reads the golden file. Four ranks with `world2` have the batches of
+    two: their mean is the same, and whichever two are averaged apart from the others have different ones."""
 
     def config(name, world2=False, ranks=1, same=False):
         made = golden_config(name, world2)
+        if world2 and ranks == 4:
+            for rank, of_rank in enumerate((0, 1, 1, 0)):
+                (tmp_path / f"{name}_{rank}.safetensors").symlink_to(made["data"]["batches"].format(rank=of_rank))
+            made["data"]["batches"] = str(tmp_path / f"{name}_{{rank}}.safetensors")
         if ranks == 1 or world2:
             return made
         tensors = load_file(made["data"]["batches"])

@@ -1,5 +1,5 @@
-"""What a step does and what it leaves alone: resume, stops, skipped steps, accumulation, validation,
-averages, precision."""
+"""What a step does and what it leaves alone: resume, stops, skipped steps, accumulation, validation. What it computes
+is judged beside PyTorch in test_torch_training.py."""
 
 import json
 import math
@@ -202,16 +202,6 @@ def joined_rows(name, a, b):
     return torch.cat([torch.nn.functional.pad(x, (0, length - x.shape[1]), value=fill) for x in (a, b)])
 
 
-def test_clipping(train, golden):
-    free = train(golden("neox_x2"), "train.clip.norm=null", name="free")
-    tight = train(golden("neox_x2"), "train.clip.norm=0.01", name="tight")
-    by_value = train(golden("neox_x2"), "train.clip={norm: null, value: 1e-4}", name="value")
-    # The norm is that before clipping, so the second step (after one with rate 0) is the same.
-    assert free.values("grad_norm")[1] == tight.values("grad_norm")[1] == by_value.values("grad_norm")[1]
-    final = {run.folder.name: run.values("loss_mmc4")[-1] for run in (free, tight, by_value)}
-    assert len(set(final.values())) == 3
-
-
 # -------------------------------------------------------------------------------------- validation
 
 
@@ -225,30 +215,11 @@ def test_validation_never_hangs_on_ranks_with_other_numbers_of_batches(train, go
     run = train(config, ranks=2)
     with_validation = [step["step"] for step in run.steps() if "val_loss_mmc4" in step]
     assert with_validation == [2, 4, 5]
-    step = run.steps()[-1]
-    assert step["val_perplexity_laion"] == pytest.approx(math.exp(step["val_loss_laion"]), rel=1e-6)
     # It changes nothing of the training.
     assert losses(run) == losses(train(golden("neox_x2", world2=True), name="plain", ranks=2))
 
 
 # --------------------------------------------------------------------------------------- precision
-
-
-@pytest.mark.parametrize(
-    "words, bound",
-    [
-        (["strategy.mixed_precision.param=bf16"], 0.03),
-        (["++precision.autocast=bf16"], 0.03),
-        (["strategy.mixed_precision.param=fp16"], 0.03),
-        (["strategy.mixed_precision={param: bf16, reduce: bf16}"], 0.03),
-    ],
-)
-def test_other_precisions_stay_near_fp32(train, golden, words, bound):
-    run = train(golden("neox_x2", world2=True), *words, ranks=2)
-    exact = train(golden("neox_x2", world2=True), name="exact", ranks=2)
-    for ours, theirs in zip(run.values("loss_mmc4"), exact.values("loss_mmc4")):
-        assert ours == pytest.approx(theirs, rel=bound)
-    assert run.values("loss_mmc4") != exact.values("loss_mmc4")
 
 
 def test_a_loss_scale_that_is_too_large_is_halved_until_it_fits(train, golden):
@@ -261,16 +232,6 @@ def test_a_loss_scale_that_is_too_large_is_halved_until_it_fits(train, golden):
 
 
 # ------------------------------------------------------------------------------------ what trains
-
-
-def test_an_average_of_the_weights_is_kept_and_exported(train, golden, tmp_path):
-    run = train(golden("neox_x2"), "train.ema.decay=0.5")
-    weights, average = run.trained(tmp_path), run.trained(tmp_path, "--ema")
-    start = load_file(GOLDENS / "neox_x2" / "flamingo_init.safetensors")
-    name = "perceiver.latents"
-    # Between where the run began and where it ended, nearer to the end.
-    distance = [(weights[name] - x[name]).norm().item() for x in (average, start)]
-    assert 0 < distance[0] < distance[1]
 
 
 def test_patterns_choose_what_trains(train, golden, tmp_path):
@@ -344,14 +305,15 @@ def test_a_rank_that_throws_ends_all_and_its_step_is_not_lost(train, golden, tmp
 def test_the_gradient_noise_scale_comes_with_several_ranks(train, golden):
     run = train(golden("neox_x2", world2=True), "train.steps=14", ranks=2)
     assert all("gradient_noise_scale" not in step for step in run.steps()[:9])
-    noise = [step["gradient_noise_scale"] for step in run.steps() if "gradient_noise_scale" in step]
-    assert all(value >= 0 for value in noise)
+    noise = [step["gradient_noise_scale"] for step in run.steps()[9:]]
+    assert len(noise) == 5 and all(value >= 0 for value in noise) and len(set(noise)) > 1
     alone = train(golden("neox_x2"), name="alone")
     assert all("gradient_noise_scale" not in step for step in alone.steps())
 
 
 def test_utilisation_is_arithmetic_over_what_the_device_can_do(train, golden):
     run = train(golden("neox_x2"), "log.peak_tflops=2")
+    assert len(run.steps()) == 5
     for step in run.steps():
         assert step["tflops"] > 0
         assert step["mfu"] == pytest.approx(step["tflops"] / 2, rel=1e-6)
@@ -385,7 +347,11 @@ def test_a_copy_stands_in_for_a_rank_that_dies(start, train, long_golden):
     os.kill(rank_process(process.pid, 1), signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode != 0
+    last = json.loads((process.folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert 4 <= last < 150
     again = train(config, name="parts", ranks=2)
     whole = train(config, name="whole", ranks=2)
-    assert "a rank that died left no position" in again.stderr or "on_exception" not in again.stderr
+    # Not from the beginning, and not from an older checkpoint, of which there is none.
+    assert f"continuing after step {last} from" in again.stderr and "on_exception" in again.stderr
+    assert "a rank that died left no position; reading on from the beginning" in again.stderr
     assert losses(again) == losses(whole)
