@@ -1,0 +1,96 @@
+"""Figures of the pages are those of the results they name."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULT = re.compile(r"(?:bench|tests)/results/[\w.-]+\.(?:md|txt|json|svg)")
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def tables(text):
+    """Every table as [(heading above it, [cells of a row, ...])], without its rule."""
+    found, heading, rows = [], "", []
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if not all(set(cell) <= set("-: ") and cell for cell in cells):
+                rows.append(cells)
+            continue
+        if rows:
+            found.append((heading, rows))
+            rows = []
+        if line.strip():
+            heading = line.strip()
+    return found
+
+
+def table_below(page, part):
+    """Of the page, below a paragraph with this text: {row: {column: cell}}."""
+    matching = [rows for heading, rows in tables((ROOT / page).read_text()) if part in heading]
+    assert len(matching) == 1, f"{page} has {len(matching)} tables below '{part}'"
+    first, *rows = matching[0]
+    return {row[0]: dict(zip(first, row)) for row in rows}
+
+
+def section_of(result, name):
+    text = (ROOT / result).read_text()
+    begin = text.index(f"\n## {name}:")
+    end = text.find("\n## ", begin + 1)
+    (_, (first, *rows)), = tables(text[begin: end if end > 0 else len(text)])
+    return {row[0]: dict(zip(first, row)) for row in rows}
+
+
+def same(shown, measured, place=0):
+    """`shown` is the measured number, rounded to as many digits as it has."""
+    number = NUMBER.findall(measured)[place]
+    digits = len(shown.split(".")[1]) if "." in shown else 0
+    return abs(float(shown) - float(number)) <= 0.5000001 * 10**-digits
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_results_that_pages_name_are_there(page):
+    for path in RESULT.findall(page.read_text()):
+        assert (ROOT / path).is_file(), f"{page.name} names {path}"
+
+
+def test_the_table_of_systems():
+    rows = {
+        "floe": "floe", "FSDP2": "FSDP2", "FSDP2, frozen and trainable wrapped apart by hand": "FSDP2, best wrapping",
+        "FSDP1, `use_orig_params`": "FSDP1", "floe, frozen parameters resident": "floe, frozen resident", "DDP": "DDP",
+    }
+    columns = {
+        "step s": ("step s (rounds)", 0), "CPU s a step": ("CPU s", 0), "peak MiB": ("peak MiB", 0),
+        "gathered MiB": ("gathers n / MiB", 1), "reduced MiB": ("reductions n / MiB", 1),
+        "between steps MiB": ("between steps", 0),
+    }
+    shown = table_below("README.md", "./run bench engine")
+    measured = section_of("bench/results/2026-11-15-engine.md", "adapters")
+    assert shown.keys() == rows.keys() and measured.keys() == set(rows.values())  # none is left out
+    for row, theirs in rows.items():
+        assert shown[row].keys() - {""} == columns.keys()
+        for column, (name, place) in columns.items():
+            assert same(shown[row][column], measured[theirs][name], place), f"{row}: {column}"
+
+
+def test_the_table_of_data():
+    rows = {
+        "floe": "floe, 1 thread", "libjpeg-turbo, decoding alone": "libjpeg-turbo, decoding alone",
+        "OpenFlamingo's pipeline (webdataset, Pillow, torchvision, tokenizers)": "OpenFlamingo's pipeline, 1 worker",
+    }
+    shown = table_below("README.md", "./run bench data")
+    assert shown.keys() == rows.keys()
+    for column, section in {"512×512": "laion-512", "1024×768": "laion-1024", "MMC4 documents": "mmc4"}.items():
+        measured = section_of("bench/results/2026-11-15-data.md", section)
+        for row, theirs in rows.items():
+            assert same(shown[row][column], measured[theirs]["pictures per CPU-second (rounds)"]), f"{row}: {column}"
+
+
+def test_a_wrong_figure_is_found():
+    assert same("0.60", "0.596 (0.550–0.646)") and same("63", "11 / 62.6", 1) and same("350", "350 (348–351)")
+    assert not same("0.61", "0.596 (0.550–0.646)") and not same("64", "11 / 62.6", 1) and not same("351", "350 (348–351)")
