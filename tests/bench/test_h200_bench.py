@@ -6,6 +6,7 @@ Only what is computed or counted is asserted, never a time.
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,18 @@ def test_phases(tmp_path):
         kept, offloaded = (found[f"W={world} {rest}"]["turns"] for rest in ("keep", "offload"))
         assert [turn["losses"] for turn in offloaded] == [turn["losses"] for turn in kept]
         assert offloaded[-1]["stored_bytes"] > 0 == kept[-1]["stored_bytes"]
+
+
+def test_the_noise_of_a_curve_does_not_grow_with_the_number_of_twins():
+    sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+    from h200_curves import verdict
+
+    def judged(floe, **twins):
+        curves = {"twin": [10.0, 5.0], "floe": [10.0, 5.0 + floe]}
+        curves |= {name.replace("_", " "): [10.0, 5.0 + apart] for name, apart in twins.items()}
+        return all(good for _, good in verdict("bf16", {name: {"losses": losses, "tokens_sum": 1}
+                                                        for name, losses in curves.items()}))
+
+    assert judged(0.05, twin_again=0.06, twin_reordered=0.01, twin_compiled=0.07)
+    assert not judged(0.05, twin_again=0.02, twin_reordered=0.01, twin_compiled=0.07)
+    assert not judged(0.05, twin_again=0.02) and not judged(0.05)
