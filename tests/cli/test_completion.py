@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patient
 
 SECONDS = 60  # a shell that has not answered by then hangs
 
@@ -50,7 +51,7 @@ class Shell:
         os.write(self.terminal, text.encode())
 
     def wait_for(self, pattern):
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + patient(SECONDS)
         while not (found := re.search(pattern, self.seen)):
             assert time.monotonic() < until, f"the shell said only:\n{self.seen}"
             if select.select([self.terminal], [], [], 1)[0]:

@@ -6,6 +6,7 @@ import socket
 import time
 
 import pytest
+from patience import patient
 
 HANG = "while true; do sleep 0.1; done"
 
@@ -27,7 +28,7 @@ def alive(pid):
 
 
 def wait_until_gone(pids, seconds=10):
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patient(seconds)
     while any(alive(pid) for pid in pids) and time.monotonic() < end:
         time.sleep(0.02)
     return not any(alive(pid) for pid in pids)

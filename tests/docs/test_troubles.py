@@ -14,6 +14,7 @@ import pytest
 from pages import blocks, split
 from scene import FLOE, default_signals, environment
 from test_commands import missing_line
+from patience import patient
 
 PAGE = "docs/troubleshooting.md"
 
@@ -45,7 +46,7 @@ def hit(scene, name, number, *words, grace="30"):
                "log.diagnostics=null", "checkpoint.every_steps=null", *words]  # fmt: skip
     with subprocess.Popen(command, cwd=scene, env=environment(scene), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           preexec_fn=default_signals) as process:  # fmt: skip
-        until = time.time() + 60
+        until = time.time() + patient(60)
         steps = scene / "runs" / name / "metrics.jsonl"
         while not steps.exists() or not steps.read_text():
             assert process.poll() is None and time.time() < until

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patient
 
 SCRIPT = Path(os.environ["FLOE_SOURCE_DIR"]) / "tests/machines/fresh_machine.py"
 PROGRAMS = ("bash", "env", "dirname", "cat", "mkdir", "sed", "tail", "du", "cut", "sleep", "rm", "awk", "flock")
@@ -80,7 +81,7 @@ def test_stopped(machine, tmp_path, how):
     for line in process.stdout:
         if "Reading the list" in line:
             break
-    until = time.time() + 30
+    until = time.time() + patient(30)
     while subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], capture_output=True).returncode != 0:
         assert time.time() < until
         time.sleep(0.05)

@@ -13,6 +13,7 @@ from logged_runs import TOOL, make_run, record, values_of
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from test_wandb_reference import check_rows, run_file, sync
 from wandb_server import wandb_server
+from patience import patient
 
 FOREVER = resource.RLIM_INFINITY
 
@@ -36,7 +37,7 @@ class Disk:
             self.process.stdin.write(json.dumps(record(step)) + "\n")
 
     def wait_for(self, count):
-        end = time.time() + 30
+        end = time.time() + patient(30)
         while len(self.text().splitlines()) < count:
             assert time.time() < end and self.process.poll() is None
             time.sleep(0.01)

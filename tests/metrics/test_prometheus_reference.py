@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 from running import command, environment, golden_config  # noqa: E402
+from patience import patient
 
 
 def read(path):
@@ -141,14 +142,14 @@ def test_a_full_disk_leaves_the_last_whole_file(tmp_path):
         process.stdin.write(json.dumps(record(step)) + "\n")
 
     def wait_for_lines(count):
-        end = time.time() + 30
+        end = time.time() + patient(30)
         while len((run / "metrics.jsonl").read_text().splitlines()) < count:
             assert time.time() < end and process.poll() is None
             time.sleep(0.01)
 
     try:
         write(1)
-        end = time.time() + 30
+        end = time.time() + patient(30)
         while not path.exists() or value(read(path), "floe_step", run="demo") < 1:
             assert time.time() < end
             time.sleep(0.01)

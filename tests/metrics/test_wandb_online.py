@@ -12,6 +12,7 @@ import pytest
 from logged_runs import TOOL, make_run, record
 from test_wandb_reference import check_rows, run_folder, run_id
 from wandb_server import wandb_server
+from patience import patient
 
 REAL = str(Path(sys.executable).parent)
 
@@ -55,7 +56,7 @@ def end(process):
 
 
 def wait_until(condition, seconds=30):
-    deadline = time.time() + seconds
+    deadline = time.time() + patient(seconds)
     while not condition():
         assert time.time() < deadline
         time.sleep(0.02)

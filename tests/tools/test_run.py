@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patient
 
 SOURCE = Path(os.environ["FLOE_SOURCE_DIR"])
 
@@ -138,7 +139,7 @@ def start(checkout, *words, **settings):
 
 
 def wait_for(path, text):
-    until = time.time() + 30
+    until = time.time() + patient(30)
     while not (path.exists() and text in path.read_text()):
         assert time.time() < until
         time.sleep(0.02)

@@ -23,6 +23,7 @@ from safetensors.numpy import load_file
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
 from gpu_script import Cases, expect  # noqa: E402
 from running import FLOE, GOLDENS, command, environment, golden_config, rank_process, steps_of, wait_for_steps  # noqa: E402
+from patience import patient
 
 NAMES = ("loss_laion", "loss_mmc4", "grad_norm")
 PHASES = [
@@ -129,7 +130,7 @@ class Script(Cases):
         run = self.folder / "runs" / name
         process = subprocess.Popen(self.words(config, self.device, ranks, name, []), env=environment(),
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        end = time.time() + 120
+        end = time.time() + patient(120)
         while time.time() < end and process.poll() is None:
             if (run / "checkpoints" / "last").exists():
                 break

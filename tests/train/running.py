@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import yaml
+from patience import patient
 
 FLOE = Path(os.environ["FLOE_BIN_DIR"]) / "floe"
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "models"
@@ -51,7 +52,7 @@ def steps_of(run):
 def wait_for_steps(process, count, seconds=60):
     """Until the run has logged so many steps."""
     path = process.folder / "metrics.jsonl"
-    end = time.time() + seconds
+    end = time.time() + patient(seconds)
     while time.time() < end:
         assert process.poll() is None, process.communicate()[1]
         if path.exists() and len(path.read_text().splitlines()) >= count:

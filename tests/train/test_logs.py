@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from running import FLOE, command, environment, wait_for_steps
+from patience import patient
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -81,7 +82,7 @@ def test_a_disk_that_is_full_for_a_while(golden, write, tmp_path):
             wait_for_steps(process, 5)
             lines = process.folder / "metrics.jsonl"
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (lines.stat().st_size + 10, resource.RLIM_INFINITY))
-            end = time.time() + 60
+            end = time.time() + patient(60)
             while f"'{lines}' cannot be written (File too large)" not in (tmp_path / "stderr").read_text():
                 assert process.poll() is None and time.time() < end
                 time.sleep(0.02)

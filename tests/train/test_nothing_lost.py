@@ -16,6 +16,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from running import FLOE, GOLDENS, command, default_signals, environment, rank_process, steps_of, wait_for_steps
+from patience import patient
 
 SOURCE = Path(os.environ["FLOE_SOURCE_DIR"])
 
@@ -262,7 +263,7 @@ def test_sigusr1_saves_and_goes_on(start, long_golden, ranks):
     wait_for_steps(process, 2)
     pid = process.pid if ranks == 1 else rank_process(process.pid, 1)  # one rank is enough
     os.kill(pid, signal.SIGUSR1)
-    end = time.time() + 30
+    end = time.time() + patient(30)
     while not checkpoints_of(process.folder) and time.time() < end:
         time.sleep(0.02)
     saved = checkpoints_of(process.folder)
@@ -288,7 +289,7 @@ def test_a_stop_before_the_first_step_is_a_stop(start, train, long_golden):
     """The signal comes while the model is built."""
     config = long_golden(100000, 100000, world2=True)
     process = start(config, ranks=2)
-    end = time.time() + 30
+    end = time.time() + patient(30)
     while not (process.folder / "logs" / "rank_0.log").exists() and time.time() < end:
         time.sleep(0.002)
     process.send_signal(signal.SIGTERM)
@@ -356,7 +357,7 @@ def test_a_step_that_takes_longer_than_the_grace_is_given_up_and_nothing_is_lost
     train(config, "train.steps=2", ranks=2)
     config["run"] = {"stop_grace_s": 1}
     process = start(endless_steps(config), ranks=2)
-    end = time.time() + 30
+    end = time.time() + patient(30)
     while "training: " not in (process.folder / "logs" / "rank_0.log").read_text().split("done:")[-1]:
         assert time.time() < end
         time.sleep(0.05)

@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from running import FLOE, command, default_signals, environment, rank_process, wait_for_steps  # noqa: E402
+from patience import patient
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def status_json(folder):
 
 
 def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patient(seconds)
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)

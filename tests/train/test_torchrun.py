@@ -9,6 +9,7 @@ import time
 
 import pytest
 from running import FLOE, environment, rank_process, steps_of
+from patience import patient
 
 STEPS = 150
 
@@ -27,7 +28,7 @@ def test_starts_again_after_a_rank_was_killed(victim, golden, train, write, tmp_
          "--monitor-interval=0.2", "--no-python", FLOE, "train", write(config), "run.name=again"],
         stdout=log.open("w"), stderr=subprocess.STDOUT, env=environment())
     try:
-        end = time.time() + 90
+        end = time.time() + patient(90)
         while time.time() < end and not (run / "checkpoints" / "last").exists():
             assert agent.poll() is None, log.read_text()
             time.sleep(0.01)

@@ -1,0 +1,45 @@
+"""Limits guard against hangs and measure nothing: a machine that does other work as well may take its time. They are
+written as a quiet machine would need them, and all of them are longer by one factor, FLOE_TEST_PATIENCE (3)."""
+
+import functools
+import os
+import subprocess
+import threading
+import time
+
+FACTOR = float(os.environ.get("FLOE_TEST_PATIENCE") or 3)
+
+
+def patient(seconds):
+    return seconds * FACTOR
+
+
+def wait_until(condition, seconds, pause=0.02):
+    """Whether it has come true in time; it is asked once more at the end."""
+    end = time.monotonic() + patient(seconds)
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(pause)
+    return bool(condition())
+
+
+def with_longer_limits():
+    """The limits of subprocess, wherever tests give one."""
+    inside = threading.local()  # communicate calls wait
+
+    def longer(method):
+        @functools.wraps(method)
+        def call(self, *arguments, timeout=None, **more):
+            if getattr(inside, "yes", False) or timeout is None:
+                return method(self, *arguments, timeout=timeout, **more)
+            inside.yes = True
+            try:
+                return method(self, *arguments, timeout=patient(timeout), **more)
+            finally:
+                inside.yes = False
+
+        return call
+
+    subprocess.Popen.communicate = longer(subprocess.Popen.communicate)
+    subprocess.Popen.wait = longer(subprocess.Popen.wait)
