@@ -1,5 +1,6 @@
 // Files, atomic files and the reading of byte ranges.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <thread>
@@ -57,6 +58,53 @@ TEST(AtomicFile, LeavesNothingWithoutCommit) {
   { AtomicFile file(scratch.path("out")); }
   EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
   EXPECT_THROW(AtomicFile(scratch.path("no/such/folder")), Error);
+}
+
+// See Note [What is replaced].
+TEST(AtomicFile, FollowsLinksAndReplacesNothingElse) {
+  namespace fs = std::filesystem;
+  const Scratch scratch;
+  scratch.write("real", "old");
+  fs::create_directory(scratch.path("folder"));
+  fs::create_symlink("real", scratch.path("link"));
+  fs::create_symlink("link", scratch.path("link to link"));
+  fs::create_symlink("folder/to come", scratch.path("dangling"));
+  EXPECT_EQ(behind_links(scratch.path("link to link")), scratch.path("real"));
+  write_file_atomically(scratch.path("link to link"), "new");
+  EXPECT_EQ(scratch.read("real"), "new");
+  EXPECT_TRUE(fs::is_symlink(scratch.path("link to link")));
+  write_file_atomically(scratch.path("dangling"), "new");
+  EXPECT_EQ(scratch.read("folder/to come"), "new");
+  EXPECT_TRUE(fs::is_symlink(scratch.path("dangling")));
+
+  const auto expect_refused = [&](const std::string& name, const std::string& why) {
+    try {
+      write_file_atomically(scratch.path(name), "new");
+      ADD_FAILURE() << name;
+    } catch (const ConfigError& e) {
+      EXPECT_NE(std::string(e.what()).find(why), std::string::npos) << e.what();
+    }
+  };
+  ASSERT_EQ(::mkfifo(scratch.path("pipe").c_str(), 0600), 0);
+  fs::create_symlink("pipe", scratch.path("link to pipe"));
+  for (const char* name : {"pipe", "link to pipe"}) {
+    expect_refused(name, "is no ordinary file");
+    EXPECT_TRUE(fs::is_fifo(scratch.path("pipe")));
+  }
+  expect_refused("folder", "is a folder");
+  EXPECT_THROW(AtomicFolder(scratch.path("pipe"), AtomicFolder::Existing::replace), ConfigError);
+  EXPECT_TRUE(fs::is_fifo(scratch.path("pipe")));
+}
+
+TEST(Checksum, OfAPartOfAFile) {
+  const Scratch scratch;
+  std::string text(1'000'000, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * i >> 7);
+  const File file(scratch.write("a", text));
+  EXPECT_EQ(crc32(file, 0, file.size()), crc32(text));
+  EXPECT_EQ(crc32(file, 3, 700'000), crc32(std::string_view(text).substr(3, 700'000)));
+  EXPECT_EQ(crc32(file, 5, 0), 0u);
+  EXPECT_THROW(crc32(file, 10, file.size()), DataError);
 }
 
 TEST(AtomicFile, WritersOfOneNameDoNotMix) {

@@ -11,18 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a chain of links leads to, whether that exists or not.
-fs::path behind_links(fs::path path) {
-  constexpr int kMostLinks = 40;  // as the kernel
-  std::error_code failed;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(path, failed); ++i) {
-    const fs::path next = fs::read_symlink(path, failed);
-    if (failed) break;
-    path = path.parent_path() / next;  // an absolute one replaces what stands before it
-  }
-  return path;
-}
-
 }  // namespace
 
 OutputConfig::OutputConfig(const std::string& command, const std::string& path, bool replace,
@@ -59,7 +47,7 @@ void OutputConfig::write(const std::string& text) const {
   if (is_stdout())
     std::cout << text;
   else
-    write_file_atomically(behind_links(path_).string(), text);
+    write_file_atomically(path_, text);
 }
 
 }  // namespace floe::cli

@@ -173,17 +173,7 @@ Manifest read_manifest(const std::string& path) {
 
 CheckedRange checked_file(const std::string& folder, const std::string& file) {
   const File opened(str(folder, "/", file));
-  CheckedRange range{file, 0, opened.size(), 0, ""};
-  std::vector<std::byte> block(1 << 20);
-  for (std::int64_t at = 0; at < range.length;) {
-    const auto size =
-        std::min<std::int64_t>(range.length - at, static_cast<std::int64_t>(block.size()));
-    const auto part = std::span(block).first(static_cast<std::size_t>(size));
-    opened.read_at(at, part);
-    range.crc = crc32(part, range.crc);
-    at += size;
-  }
-  return range;
+  return {file, 0, opened.size(), crc32(opened, 0, opened.size()), ""};
 }
 
 }  // namespace floe::checkpoint

@@ -23,8 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kBlock = 256 << 10;  // stays in the cache between read and checksum
-
 struct Candidate {
   std::string path;
   std::int64_t step = 0;
@@ -143,15 +141,7 @@ void check_cover(const std::string& path, std::vector<CheckedRange>& ranges, std
 }
 
 void check_range(const std::string& folder, const CheckedRange& range, const File& file) {
-  std::vector<std::byte> block(static_cast<std::size_t>(std::min(range.length, kBlock)));
-  std::uint32_t crc = 0;
-  for (std::int64_t at = 0; at < range.length;) {
-    const auto part = std::span(block).first(
-        static_cast<std::size_t>(std::min<std::int64_t>(range.length - at, kBlock)));
-    file.read_at(range.offset + at, part);
-    crc = crc32(part, crc);
-    at += static_cast<std::int64_t>(part.size());
-  }
+  const std::uint32_t crc = crc32(file, range.offset, range.length);
   require<CheckpointError>(crc == range.crc, "'", folder, "/", range.file, "' is damaged",
                            range.what.empty() ? "" : " in ", range.what, ": bytes ", range.offset,
                            " to ", range.offset + range.length,

@@ -151,23 +151,34 @@ Finding shared_memory() {
           "NCCL fails without it; in Docker, start with --shm-size=1g."};
 }
 
-Finding launcher() {
+// Where a launcher has put this process.
+struct LauncherPlace {
+  std::optional<comm::Rendezvous> found;
+  std::string problem;  // why it is not known
+};
+LauncherPlace find_place() {
   try {
-    const auto found = comm::find_rendezvous({.url = "env"}, comm::process_environment());
-    if (found.world_size == 1 && found.host.empty())
-      return {State::ok, "launcher",
-              found.source == "a single process"
-                  ? std::string("none; a single process (start ranks with floe launch)")
-                  : found.source,
-              ""};
-    return {State::ok, "launcher",
-            str(found.source, ": rank ", found.rank, " of ", found.world_size, ", rank 0 at ",
-                found.host, ":", found.port),
-            ""};
+    return {comm::find_rendezvous({.url = "env"}, comm::process_environment()), ""};
   } catch (const ConfigError& e) {
-    return {State::problem, "launcher", e.what(),
-            "Start ranks with floe launch, torchrun or srun."};
+    return {std::nullopt, e.what()};
   }
+}
+
+Finding launcher(const LauncherPlace& place) {
+  if (!place.found)
+    return {State::problem, "launcher", place.problem,
+            "Start ranks with floe launch, torchrun or srun."};
+  const comm::Rendezvous& found = *place.found;
+  if (found.world_size == 1 && found.host.empty())
+    return {State::ok, "launcher",
+            found.source == "a single process"
+                ? std::string("none; a single process (start ranks with floe launch)")
+                : found.source,
+            ""};
+  return {State::ok, "launcher",
+          str(found.source, ": rank ", found.rank, " of ", found.world_size, ", rank 0 at ",
+              found.host, ":", found.port),
+          ""};
 }
 
 Finding configs() {
@@ -221,17 +232,6 @@ void communicate_as_rank() {
                      "collectives gave wrong numbers: gathered ", last, ", summed ", sum);
 }
 
-// Where a launcher has put this process among several ranks; nothing: it is alone.
-std::optional<comm::Rendezvous> place_in_a_job() {
-  try {
-    auto found = comm::find_rendezvous({.url = "env"}, comm::process_environment());
-    if (found.world_size > 1) return found;
-  } catch (const ConfigError&) {
-    // launcher() says it.
-  }
-  return std::nullopt;
-}
-
 // Prints what was found.
 Exit show(const std::vector<Finding>& findings, const Options& options) {
   bool problem = false;
@@ -265,9 +265,10 @@ Exit run_doctor(const Args& args) {
     return Exit::done;
   }
   const std::string folder = options.value("--folder").value_or("");
-  if (const auto place = place_in_a_job()) {
-    const std::vector<Finding> findings = look_at_ranks(*place, folder);
-    if (place->rank == 0) return show(findings, options);
+  const LauncherPlace place = find_place();
+  if (place.found && place.found->world_size > 1) {
+    const std::vector<Finding> findings = look_at_ranks(*place.found, folder);
+    if (place.found->rank == 0) return show(findings, options);
     const bool problem = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
       return finding.state == State::problem;
     });
@@ -276,16 +277,17 @@ Exit run_doctor(const Args& args) {
   require<ConfigError>(folder.empty(), "doctor --folder is for the ranks of a job: ",
                        "floe launch -n 2 -- doctor --folder DIR");
   std::vector<Finding> findings = look_at_machine();
+  findings.push_back(launcher(place));
   if (!options.has("--no-ranks")) findings.push_back(try_two_ranks());
   return show(findings, options);
 }
 
 }  // namespace
 
-// Versions, devices, backends, libraries, network, limits and environment.
+// Versions, devices, backends, libraries, network and limits.
 std::vector<Finding> look_at_machine() {
-  return {versions(),   libraries(),     processors(),    devices(),  backends(), network(),
-          open_files(), locked_memory(), shared_memory(), launcher(), configs()};
+  return {versions(), libraries(),  processors(),    devices(),       backends(),
+          network(),  open_files(), locked_memory(), shared_memory(), configs()};
 }
 
 const Command kDoctorCommand{

@@ -1,8 +1,6 @@
 // floe doctor on the ranks of a job: what no machine can see alone.
 #include <ATen/ops/ones.h>
-#include <fcntl.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +15,7 @@
 #include <thread>
 
 #include "floe/cli/commands/doctor.h"
+#include "floe/comm/shared_folder.h"
 #include "floe/comm/world.h"
 #include "floe/control/socket.h"
 #include "floe/core/bytes.h"
@@ -71,7 +70,7 @@ Finding placement(const comm::World& world) {
 std::vector<Finding> machines(comm::World& world) {
   nlohmann::json mine = nlohmann::json::array();
   for (const Finding& finding : look_at_machine())
-    if (finding.state == State::problem && finding.what != "launcher")
+    if (finding.state == State::problem)
       mine.push_back({finding.what, finding.found, finding.advice});
   std::map<std::array<std::string, 3>, std::vector<int>> ranks_by_problem;
   const auto all = exchange(world, "machine", mine.dump());
@@ -88,22 +87,10 @@ std::vector<Finding> machines(comm::World& world) {
   return findings;
 }
 
-// Of the bytes of a file.
-std::string digest_of(const std::string& path) {
-  const File file(path);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(4 * kMiB));
-  std::uint32_t sum = 0;
-  for (std::int64_t at = 0; at < file.size(); at += 4 * kMiB) {
-    const auto part = std::span(bytes).first(
-        static_cast<std::size_t>(std::min<std::int64_t>(4 * kMiB, file.size() - at)));
-    file.read_at(at, part);
-    sum = crc32(part, sum);
-  }
-  return str(file.size(), " bytes, checksum ", sum);
-}
-
 Finding program(comm::World& world) {
-  const auto all = exchange(world, "program", digest_of("/proc/self/exe"));
+  const File own("/proc/self/exe");
+  const std::string digest = str(own.size(), " bytes, checksum ", crc32(own, 0, own.size()));
+  const auto all = exchange(world, "program", digest);
   for (int rank = 1; rank < world.size(); ++rank)
     if (all[static_cast<std::size_t>(rank)] != all[0])
       return {State::problem, "program",
@@ -134,23 +121,13 @@ Finding clocks(comm::World& world) {
 }
 
 Finding shared_folder(comm::World& world, const std::string& folder) {
-  const std::string prefix = folder + "/.floe-doctor-";
-  const std::string own = str(prefix, world.rank());
-  const int fd = ::open(own.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const auto found = comm::find_folder_problem(world, folder, kPatience);
   std::string problem;
-  if (fd < 0) problem = std::strerror(errno);
-  if (fd >= 0) ::close(fd);
-  world.group()->barrier("doctor: files are there");
-  const auto end = Clock::now() + kPatience;
-  for (int rank = 0; rank < world.size() && problem.empty(); ++rank) {
-    const std::string file = str(prefix, rank);
-    while (::access(file.c_str(), F_OK) != 0 && Clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (::access(file.c_str(), F_OK) != 0)
-      problem = str("does not see what ", world.name_of(rank), " has written");
-  }
+  if (found && found->error != 0)
+    problem = std::strerror(found->error);
+  else if (found)
+    problem = str("does not see what ", world.name_of(found->unseen), " has written");
   const auto all = exchange(world, "folder", problem);
-  ::unlink(own.c_str());
   std::vector<std::string> problems;
   for (int rank = 0; rank < world.size(); ++rank)
     if (const auto& text = all[static_cast<std::size_t>(rank)]; !text.empty())

@@ -6,12 +6,14 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "floe/core/error.h"
 
@@ -38,6 +40,20 @@ std::string folder_of(const std::string& path) {
 std::string without_slash(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
+}
+
+// See Note [What is replaced].
+void require_replaceable(const std::string& path, bool is_folder) {
+  std::error_code ignored;
+  const fs::file_type type = fs::status(path, ignored).type();
+  const bool folder = type == fs::file_type::directory;
+  require<ConfigError>(is_folder || !folder, "'", path, "' is a folder; name a file in it");
+  require<ConfigError>(folder || type == fs::file_type::regular ||
+                           type == fs::file_type::not_found || type == fs::file_type::none ||
+                           type == fs::file_type::unknown,
+                       "'", path,
+                       "' is no ordinary file, but a device, a pipe or a socket, and is not "
+                       "replaced; choose another name");
 }
 
 }  // namespace
@@ -88,8 +104,21 @@ std::string read_text(const std::string& path, std::int64_t most_bytes) {
   return text;
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  temporary_ = temporary_name(path_);
+std::string behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as the kernel
+  std::error_code failed;
+  fs::path found = path;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(found, failed); ++i) {
+    const fs::path next = fs::read_symlink(found, failed);
+    if (failed) break;
+    found = found.parent_path() / next;  // an absolute one replaces what stands before it
+  }
+  return found.string();
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), target_(behind_links(path_)) {
+  require_replaceable(path_, /*is_folder=*/false);
+  temporary_ = temporary_name(target_);
   fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) throw_errno("create", temporary_);
 }
@@ -116,9 +145,10 @@ void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> bytes)
 void AtomicFile::commit() {
   require(fd_ >= 0, "'", path_, "' was committed twice");
   if (::fsync(fd_) != 0) throw_errno("sync", temporary_);
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) throw_errno("rename a file to", path_);
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0)
+    throw_errno("rename a file to", target_);
   ::close(std::exchange(fd_, -1));
-  sync_folder(folder_of(path_));  // only then is the rename on disk
+  sync_folder(folder_of(target_));  // only then is the rename on disk
 }
 
 void sync_folder(const std::string& path) {
@@ -138,7 +168,8 @@ void write_file_atomically(const std::string& path, std::string_view text) {
 }
 
 AtomicFolder::AtomicFolder(std::string target, Existing existing)
-    : target_(without_slash(std::move(target))) {
+    : target_(behind_links(without_slash(std::move(target)))) {
+  require_replaceable(target_, /*is_folder=*/true);
   std::error_code error;
   require<ConfigError>(existing == Existing::replace || !fs::exists(target_, error), "'", target_,
                        "' is there already; name a new folder, or replace it with --force");
@@ -175,6 +206,19 @@ std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before) {
 
 std::uint32_t crc32(std::string_view text, std::uint32_t before) {
   return crc32(std::as_bytes(std::span(text)), before);
+}
+
+std::uint32_t crc32(const File& file, std::int64_t first, std::int64_t count) {
+  constexpr std::int64_t kAtOnce = 256 << 10;  // stays in the cache between read and checksum
+  std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(count, kAtOnce)));
+  std::uint32_t sum = 0;
+  for (std::int64_t at = 0; at < count; at += kAtOnce) {
+    const auto part =
+        std::span(bytes).first(static_cast<std::size_t>(std::min(kAtOnce, count - at)));
+    file.read_at(first + at, part);
+    sum = crc32(part, sum);
+  }
+  return sum;
 }
 
 std::uint32_t crc32_joined(std::uint32_t first, std::uint32_t second, std::int64_t second_bytes) {

@@ -40,15 +40,22 @@ std::string read_text(const std::string& path, std::int64_t most_bytes);
 // Whether there is something; false as well where nobody may look.
 bool path_exists(const std::string& path);
 
+// What a chain of links leads to, whether that exists or not; the path itself where it is no link.
+std::string behind_links(const std::string& path);
+
+// Note [What is replaced]
+// Where a path is a link, what it leads to is written and the link stays. A folder, device, pipe or
+// socket is never replaced, whatever the command was told: that is a ConfigError, and it stays.
+
 // A file that appears whole or not at all: bytes go to a temporary name beside it; commit() puts
-// them on disk and renames.
+// them on disk and renames. See Note [What is replaced].
 //
 //   AtomicFile file("out/model.safetensors");
 //   file.write_at(0, bytes);
 //   file.commit();
 class AtomicFile {
  public:
-  // Creates the temporary file in the folder of `path`, which must exist.
+  // Creates the temporary file in the folder of `path` (of what that leads to), which must exist.
   explicit AtomicFile(std::string path);
   // Without a commit the temporary file is removed and `path` stays as it was.
   ~AtomicFile();
@@ -62,7 +69,7 @@ class AtomicFile {
   void commit();
 
  private:
-  std::string path_, temporary_;
+  std::string path_, target_, temporary_;  // as it was given, behind links, beside that
   int fd_ = -1;
 };
 
@@ -73,7 +80,7 @@ void write_file_atomically(const std::string& path, std::string_view text);
 void sync_folder(const std::string& path);
 
 // A folder that appears whole or not at all: files go into a temporary one beside it, and commit()
-// renames that.
+// renames that. It may replace a folder or a file; else see Note [What is replaced].
 //
 //   AtomicFolder folder("out", AtomicFolder::Existing::refuse);
 //   write_file_atomically(folder.path() + "/config.json", text);
@@ -105,6 +112,8 @@ class AtomicFolder {
 // checksum of followed by `bytes`.
 std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before = 0);
 std::uint32_t crc32(std::string_view text, std::uint32_t before = 0);
+// Of the bytes [first, first + count) of a file. Throws DataError.
+std::uint32_t crc32(const File& file, std::int64_t first, std::int64_t count);
 // Of two parts one after the other, from the checksums of both and the length of the second.
 std::uint32_t crc32_joined(std::uint32_t first, std::uint32_t second, std::int64_t second_bytes);
 

@@ -9,8 +9,8 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
+#include "floe/comm/shared_folder.h"
 #include "floe/core/log.h"
 #include "floe/io/file/file.h"
 #include "floe/observe/sinks/sink.h"
@@ -65,30 +65,20 @@ int lock_folder(const std::string& folder) {
 // Collective. Checkpoints are put together from what all ranks write into the folder: each must be
 // able to, and it must be the same one.
 void check_shared(const std::string& folder, comm::World& world) {
-  if (world.size() == 1) return;
-  const auto file_of = [&](int rank) { return str(folder, "/.rank_", rank); };
-  const std::string own = file_of(world.rank());
-  const int fd = ::open(own.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (const int error = errno; fd < 0)
-    throw Error(str("run.dir: ", world.name_of(world.rank()), " cannot write into ", folder, ": ",
-                    std::strerror(error), "; all ranks need the same folder, and to write there"),
-                exit_for(error));
-  ::close(fd);
-  world.group()->barrier("the run's folder is there");
-  // A network file system may show what others have made some time later.
   constexpr std::chrono::milliseconds kPatience{65'000};
-  const auto end = std::chrono::steady_clock::now() + std::min(kPatience, world.timeout() / 2);
-  const int other = world.rank() == 0 ? world.size() - 1 : 0;
-  while (!fs::exists(file_of(other)) && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  const bool seen = fs::exists(file_of(other));
-  require<ConfigError>(seen, "run.dir: ", world.name_of(world.rank()), " does not see what ",
-                       world.name_of(other), " has written into ", folder,
-                       ": they have different folders of this name; choose one on a file system "
-                       "that all hosts share");
-  world.group()->barrier("the run's folder is shared");
-  std::error_code ignored;
-  fs::remove(own, ignored);
+  const auto problem =
+      comm::find_folder_problem(world, folder, std::min(kPatience, world.timeout() / 2));
+  if (!problem) return;
+  const std::string here = world.name_of(world.rank());
+  if (problem->error != 0)
+    throw Error(
+        str("run.dir: ", here, " cannot write into ", folder, ": ", std::strerror(problem->error),
+            "; all ranks need the same folder, and to write there"),
+        exit_for(problem->error));
+  throw ConfigError(str("run.dir: ", here, " does not see what ", world.name_of(problem->unseen),
+                        " has written into ", folder,
+                        ": they have different folders of this name; choose one on a file system "
+                        "that all hosts share"));
 }
 
 }  // namespace

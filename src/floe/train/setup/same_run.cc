@@ -65,34 +65,19 @@ std::vector<ModelFile> files_of(const models::ModelConfig& model) {
   return files;
 }
 
-// Of [first, first + count) of a file.
-std::uint32_t checksum(const File& file, std::int64_t first, std::int64_t count) {
-  constexpr std::int64_t kAtOnce = 4 << 20;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(count, kAtOnce)));
-  std::uint32_t sum = 0;
-  for (std::int64_t at = 0; at < count; at += kAtOnce) {
-    const auto part =
-        std::span(bytes).first(static_cast<std::size_t>(std::min(kAtOnce, count - at)));
-    file.read_at(first + at, part);
-    sum = crc32(part, sum);
-  }
-  return sum;
-}
-
 NamedText sampled(const ModelFile& file) {
   constexpr std::int64_t kSample = 64 << 10;
   const File opened(file.path.string());
   const std::int64_t size = opened.size(), count = std::min(size, kSample);
   std::uint64_t sums = 0;
   for (const std::int64_t first : {std::int64_t{0}, (size - count) / 2, size - count})
-    sums = sums * 31 + checksum(opened, first, count);
+    sums = sums * 31 + crc32(opened, first, count);
   return {file.name, str(size, " bytes (sample ", sums, ")")};
 }
 
 NamedText whole(const ModelFile& file) {
   const File opened(file.path.string());
-  return {file.name,
-          str(opened.size(), " bytes (checksum ", checksum(opened, 0, opened.size()), ")")};
+  return {file.name, str(opened.size(), " bytes (checksum ", crc32(opened, 0, opened.size()), ")")};
 }
 
 constexpr const char* kCopyAgain = "copy the same files to every host, or share one folder";
