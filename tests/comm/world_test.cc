@@ -223,6 +223,32 @@ TEST_RANKS(States, AreAskedForWhileTheyWait, 3) {
   world->group()->barrier("late");
 }
 
+TEST_RANKS(Activity, WaitsForParametersAndForSumsAreCountedApart, 2) {
+  auto world = World::join();
+  const auto late = [&](int rank) {
+    if (world->rank() == rank) std::this_thread::sleep_for(500ms);
+  };
+  const auto waited = [] { return Activity::of_this_rank().waited(); };
+  const at::Tensor whole = at::zeros({2}), part = at::zeros({1});
+  const auto before = waited();
+  late(1);
+  world->group()->all_gather(whole, part, "parameters").wait();
+  const auto gathered = waited();
+  EXPECT_EQ(gathered.reduce_s, before.reduce_s);
+  if (world->rank() == 0) EXPECT_GT(gathered.gather_s - before.gather_s, 0.3);
+  late(0);
+  world->group()->reduce_scatter(part, whole, Reduce::sum, "gradients").wait();
+  const auto reduced = waited();
+  EXPECT_EQ(reduced.gather_s, gathered.gather_s);
+  if (world->rank() == 1) EXPECT_GT(reduced.reduce_s - gathered.reduce_s, 0.3);
+  world->group()->all_reduce(part, Reduce::sum, "agreement").wait();
+  world->group()->barrier("neither");
+  const auto after = waited();
+  EXPECT_EQ(after.gather_s, gathered.gather_s);
+  EXPECT_GT(after.reduce_s, reduced.reduce_s);
+  EXPECT_GT(after.all_s, after.gather_s + after.reduce_s);
+}
+
 TEST(States, ARankThatDoesNotAnswerIsSaid) {
   const auto name = [](int rank) { return str("rank ", rank, " on h", rank); };
   EXPECT_EQ(

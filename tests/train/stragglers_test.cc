@@ -20,9 +20,9 @@ std::vector<std::string> said(Stragglers& stragglers, const std::vector<RankTime
 }
 
 TEST(Stragglers, TimesTravelAsASum) {
-  std::vector<double> sum(6);
+  std::vector<double> sum(12);
   for (int rank = 0; rank < 3; ++rank) {
-    const auto mine = encode({0.5 * rank, 1.0 + rank}, rank, 3);
+    const auto mine = encode({0.5 * rank, 1.0 + rank, 2.0 - rank, 0.25 * (rank % 2)}, rank, 3);
     ASSERT_EQ(mine.size(), sum.size());
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += mine[i];
   }
@@ -30,20 +30,31 @@ TEST(Stragglers, TimesTravelAsASum) {
   ASSERT_EQ(ranks.size(), 3u);
   EXPECT_EQ(ranks[2].data_s, 1.0);
   EXPECT_EQ(ranks[1].own_s, 2.0);
-  EXPECT_EQ(slowest(ranks, &RankTimes::own_s).rank, 2);
-  EXPECT_EQ(slowest(ranks, &RankTimes::own_s).seconds, 3.0);
+  const auto expect = [&](double RankTimes::*time, double least, double most, int rank) {
+    const TimeRange range = range_of(ranks, time);
+    EXPECT_EQ(range.least_s, least);
+    EXPECT_EQ(range.most_s, most);
+    EXPECT_EQ(range.most_rank, rank);
+  };
+  expect(&RankTimes::data_s, 0, 1, 2);
+  expect(&RankTimes::own_s, 1, 3, 2);
+  expect(&RankTimes::gather_wait_s, 0, 2, 0);
+  expect(&RankTimes::reduce_wait_s, 0, 0.25, 1);
 }
 
 TEST(Stragglers, IsNamedOnceAfterSomeTime) {
   Stragglers stragglers(4);
-  const std::vector<RankTimes> ranks{{0.1, 1}, {0.1, 1.02}, {0.9, 1.8}, {0.1, 0.98}};
+  const std::vector<RankTimes> ranks{
+      {0.1, 1, 0.7, 0.1}, {0.1, 1.02, 0.68, 0.1}, {0.9, 1.8, 0.01, 0}, {0.1, 0.98, 0.72, 0.1}};
   EXPECT_TRUE(said(stragglers, ranks, 19, 1.8).empty());
   const auto sentences = said(stragglers, ranks, 100, 1.8);
   ASSERT_EQ(sentences.size(), 1u);
   EXPECT_EQ(
       sentences[0],
       "rank 2 on h1 is slower than the others, who wait for it: 1.80 s of its own work in each "
-      "of the last 20 steps, the others 1.00 s; its data is late (0.90 s of waiting for it): "
+      "of the last 20 steps, the others 1.00 s; in a step they wait 0.70 s for parameters and "
+      "0.10 s for sums, it 0.01 s for parameters and 0.00 s for sums; its data is late (0.90 s of "
+      "waiting for it): "
       "look at its disk or network, or raise data.threads");
 }
 

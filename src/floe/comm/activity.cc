@@ -33,10 +33,11 @@ void Activity::issued(const std::string& what) {
   ++num_issued_;
 }
 
-void Activity::wait_begins(const std::string& what) {
+void Activity::wait_begins(const std::string& what, WaitFor kind) {
   const std::lock_guard lock(mutex_);
   if (depth_++ > 0) return;
   waits_for_ = what;
+  waits_kind_ = kind;
   wait_since_ = Clock::now();
   ++num_waits_;
 }
@@ -45,12 +46,15 @@ void Activity::wait_ends() {
   const std::lock_guard lock(mutex_);
   if (--depth_ > 0) return;
   waits_for_.clear();
-  waited_s_ += std::chrono::duration<double>(Clock::now() - wait_since_).count();
+  const double seconds = std::chrono::duration<double>(Clock::now() - wait_since_).count();
+  waited_.all_s += seconds;
+  if (waits_kind_ == WaitFor::gather) waited_.gather_s += seconds;
+  if (waits_kind_ == WaitFor::reduce) waited_.reduce_s += seconds;
 }
 
-double Activity::waited_s() const {
+Activity::Waited Activity::waited() const {
   const std::lock_guard lock(mutex_);
-  return waited_s_;
+  return waited_;
 }
 
 std::optional<Activity::Wait> Activity::waiting() const {

@@ -11,6 +11,10 @@
 
 namespace floe::comm {
 
+// What the host waits for: parameters (all-gathers), sums over ranks (reduce-scatters and
+// all-reduces: gradients, and the agreement of a step), or anything else.
+enum class WaitFor : int { other, gather, reduce };
+
 // One per process, as a process is one rank. Threads: every function may be called from any thread.
 class Activity {
  public:
@@ -25,7 +29,9 @@ class Activity {
   // The host waits for what was issued, or for a device, until the object ends.
   class Waiting {
    public:
-    explicit Waiting(const std::string& what) { of_this_rank().wait_begins(what); }
+    explicit Waiting(const std::string& what, WaitFor kind = WaitFor::other) {
+      of_this_rank().wait_begins(what, kind);
+    }
     ~Waiting() { of_this_rank().wait_ends(); }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
@@ -35,8 +41,11 @@ class Activity {
     std::chrono::seconds since{0};
     std::int64_t number = 0;  // of the wait, in this process
   };
-  // Seconds of all waits that are over.
-  double waited_s() const;
+  // Seconds of all waits that are over; `all_s` has the others in it.
+  struct Waited {
+    double gather_s = 0, reduce_s = 0, all_s = 0;
+  };
+  Waited waited() const;
   // The wait under way.
   std::optional<Wait> waiting() const;
 
@@ -52,7 +61,7 @@ class Activity {
   std::string text() const;
 
  private:
-  void wait_begins(const std::string& what);
+  void wait_begins(const std::string& what, WaitFor kind);
   void wait_ends();
 
   mutable std::mutex mutex_;
@@ -60,7 +69,8 @@ class Activity {
   Clock::time_point part_since_ = Clock::now(), wait_since_;
   std::string waits_for_, last_issued_;
   std::int64_t num_waits_ = 0, num_issued_ = 0, num_parts_ = 0;
-  double waited_s_ = 0;
+  Waited waited_;
+  WaitFor waits_kind_ = WaitFor::other;
   int depth_ = 0;  // a wait inside of a wait is part of it
 };
 

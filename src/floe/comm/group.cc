@@ -11,16 +11,18 @@
 namespace floe::comm {
 
 Work::Work(std::function<void()> wait, std::function<bool()> done)
-    : state_(std::make_shared<State>(State{std::move(wait), std::move(done), {}})) {}
+    : state_(std::make_shared<State>(State{std::move(wait), std::move(done), {}, {}})) {}
 
-void Work::set_name(std::string name) {
-  if (state_) state_->name = std::move(name);
+void Work::set_name(std::string name, WaitFor kind) {
+  if (!state_) return;
+  state_->name = std::move(name);
+  state_->kind = kind;
 }
 
 void Work::wait() {
   if (!state_) return;
   if (auto finish = std::exchange(state_->wait, nullptr)) {
-    const Activity::Waiting waiting(state_->name);
+    const Activity::Waiting waiting(state_->name, state_->kind);
     finish();
   }
   state_.reset();
@@ -32,11 +34,11 @@ std::string Group::describe(const char* kind, const std::string& label) const {
   return str(kind, " '", label, "' on rank ", rank_, " of ", size_, " (group ", name_, ")");
 }
 
-Work Group::named(Work work, const char* kind, const std::string& label) const {
+Work Group::named(Work work, const char* kind, const std::string& label, WaitFor waits) const {
   if (!work.pending()) return work;
   const std::string what = str(kind, " '", label, "' of ", name_);
   Activity::of_this_rank().issued(what);
-  work.set_name(what);
+  work.set_name(what, waits);
   return work;
 }
 
@@ -49,7 +51,7 @@ Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
       input.numel(), " elements and of its dtype, got ", output.numel(), " elements");
   traffic_.all_gathers += 1;
   traffic_.all_gather_bytes += static_cast<std::int64_t>(output.nbytes());
-  return named(do_all_gather(output, input, label), "all-gather", label);
+  return named(do_all_gather(output, input, label), "all-gather", label, WaitFor::gather);
 }
 
 Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Reduce reduce,
@@ -62,7 +64,8 @@ Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Re
                      input.numel(), " elements");
   traffic_.reduce_scatters += 1;
   traffic_.reduce_scatter_bytes += static_cast<std::int64_t>(input.nbytes());
-  return named(do_reduce_scatter(output, input, reduce, label), "reduce-scatter", label);
+  return named(do_reduce_scatter(output, input, reduce, label), "reduce-scatter", label,
+               WaitFor::reduce);
 }
 
 Work Group::all_reduce(const at::Tensor& tensor, Reduce reduce, const std::string& label) {
@@ -70,7 +73,7 @@ Work Group::all_reduce(const at::Tensor& tensor, Reduce reduce, const std::strin
                      " needs a contiguous tensor");
   traffic_.all_reduces += 1;
   traffic_.all_reduce_bytes += static_cast<std::int64_t>(tensor.nbytes());
-  return named(do_all_reduce(tensor, reduce, label), "all-reduce", label);
+  return named(do_all_reduce(tensor, reduce, label), "all-reduce", label, WaitFor::reduce);
 }
 
 Work Group::broadcast(const at::Tensor& tensor, int root, const std::string& label) {

@@ -32,6 +32,7 @@ inline std::string cause_of(const std::exception& e) {
 }
 
 enum class Reduce { sum, average };
+enum class WaitFor : int;  // see Activity
 
 // A collective under way. Copies refer to the same one; an empty Work is done.
 class Work {
@@ -45,7 +46,7 @@ class Work {
   void wait();
   bool pending() const { return state_ != nullptr; }
   // What is waited for, in words: another rank may ask (see Activity).
-  void set_name(std::string name);
+  void set_name(std::string name, WaitFor kind);
   // True when `wait` would return (or throw) at once; false when it would block or nobody knows.
   bool done() const;
 
@@ -54,6 +55,7 @@ class Work {
     std::function<void()> wait;
     std::function<bool()> done;
     std::string name;
+    WaitFor kind{};
   };
   std::shared_ptr<State> state_;
 };
@@ -112,7 +114,7 @@ class Group {
   virtual Work do_broadcast(at::Tensor tensor, int root, const std::string& label) = 0;
 
   // What was issued, for whoever asks what this rank is doing.
-  Work named(Work work, const char* kind, const std::string& label) const;
+  Work named(Work work, const char* kind, const std::string& label, WaitFor waits = {}) const;
   // "all-gather 'gather layers.3' on rank 1 of 4"
   std::string describe(const char* kind, const std::string& label) const;
 

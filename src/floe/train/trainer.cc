@@ -4,7 +4,6 @@
 #include <ATen/ops/tensor.h>
 
 #include "floe/checkpoint/load/resume.h"
-#include "floe/comm/activity.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/core/str.h"
@@ -166,6 +165,7 @@ bool Trainer::train_step(StepRecord& record) {
   at::manual_seed(dropout_seed());
   time_.lap(TimeAccount::other);
   comm::Activity& activity = comm::Activity::of_this_rank();
+  const comm::Activity::Waited before = activity.waited();
   activity.begin("reads data");
   const std::vector<PackedBatch> batches = read_batches();
   const double data_s = time_.lap(TimeAccount::data);
@@ -227,6 +227,9 @@ bool Trainer::train_step(StepRecord& record) {
   record.bad_samples = totals.bad_samples;
   record.skipped = skipped_;
   time_.lap(TimeAccount::compute);
+  const comm::Activity::Waited after = activity.waited();
+  waited_ = {after.gather_s - before.gather_s, after.reduce_s - before.reduce_s,
+             after.all_s - before.all_s};
   return true;
 }
 
@@ -358,9 +361,8 @@ void Trainer::after_step(StepRecord& record) {
 }
 
 void Trainer::measure_own_time(const TimeAccount::Times& times) {
-  const double waited = comm::Activity::of_this_rank().waited_s();
-  const double in_step = waited - std::exchange(waited_s_, waited);
-  last_times_ = {times.of(TimeAccount::data), std::max(0.0, times.step() - in_step)};
+  last_times_ = {times.of(TimeAccount::data), std::max(0.0, times.step() - waited_.all_s),
+                 waited_.gather_s, waited_.reduce_s};
 }
 
 void Trainer::make_up_for_validation(StepRecord& record) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "floe/checkpoint/checkpointer.h"
+#include "floe/comm/activity.h"
 #include "floe/comm/world.h"
 #include "floe/data/loader/loader.h"
 #include "floe/models/build.h"
@@ -114,8 +115,8 @@ class Trainer {
   std::unique_ptr<Validation> validation_;  // null: none
   std::unique_ptr<Reporter> reporter_;
   Stragglers stragglers_;
-  RankTimes last_times_;  // of the step before, on this rank
-  double waited_s_ = 0;   // in collectives, when that was measured last
+  RankTimes last_times_;           // of the step before, on this rank
+  comm::Activity::Waited waited_;  // in collectives of the last step
   LossScale loss_scale_;
   std::vector<NoiseScale> noise_;  // of each set
   bool measures_noise_ = false;

@@ -78,10 +78,10 @@ void StatusFile::step(const StepRecord& record) {
   status_.losses.clear();
   for (const auto& source : record.sources) status_.losses.emplace_back(source.name, source.loss);
   if (record.rank_times.size() > 1) {
-    const Slowest own = slowest(record.rank_times, &RankTimes::own_s);
-    const double data_s = record.rank_times[static_cast<std::size_t>(own.rank)].data_s;
-    status_.slowest = str(world_.name_of(own.rank), ": ", own.seconds, " s of its own, ", data_s,
-                          " s of them for data");
+    const TimeRange own = range_of(record.rank_times, &RankTimes::own_s);
+    const double data_s = record.rank_times[static_cast<std::size_t>(own.most_rank)].data_s;
+    status_.slowest = str(world_.name_of(own.most_rank), ": ", own.most_s, " s of its own, ",
+                          data_s, " s of them for data");
   }
 }
 

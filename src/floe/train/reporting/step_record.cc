@@ -40,12 +40,19 @@ observe::Record to_metrics(const StepRecord& record, int world_size) {
   for (const auto& source : record.sources) add("loss_" + source.name, source.loss);
   add_times(record.times, add);
   if (record.rank_times.size() > 1) {
-    const Slowest data = slowest(record.rank_times, &RankTimes::data_s);
-    const Slowest own = slowest(record.rank_times, &RankTimes::own_s);
-    add("slowest_data_time", data.seconds);
-    add("slowest_data_rank", data.rank);
-    add("slowest_own_time", own.seconds);
-    add("slowest_own_rank", own.rank);
+    const auto add_range = [&](double RankTimes::*time, const char* least, const char* most,
+                               const char* rank) {
+      const TimeRange range = range_of(record.rank_times, time);
+      add(least, range.least_s);
+      add(most, range.most_s);
+      add(rank, range.most_rank);
+    };
+    add_range(&RankTimes::data_s, "fastest_data_time", "slowest_data_time", "slowest_data_rank");
+    add_range(&RankTimes::own_s, "fastest_own_time", "slowest_own_time", "slowest_own_rank");
+    add_range(&RankTimes::gather_wait_s, "shortest_gather_wait", "longest_gather_wait",
+              "longest_gather_wait_rank");
+    add_range(&RankTimes::reduce_wait_s, "shortest_reduce_wait", "longest_reduce_wait",
+              "longest_reduce_wait_rank");
   }
   // Over everything that happened since the record before, saves and validation included.
   const double wall_s = record.times.wall();

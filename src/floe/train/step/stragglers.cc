@@ -1,6 +1,7 @@
 #include "floe/train/step/stragglers.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "floe/core/str.h"
@@ -8,7 +9,9 @@
 namespace floe::train {
 namespace {
 
-constexpr std::size_t kTimesOfRank = 2;
+// In the order in which they travel.
+constexpr std::array kTimes = {&RankTimes::data_s, &RankTimes::own_s, &RankTimes::gather_wait_s,
+                               &RankTimes::reduce_wait_s};
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -33,24 +36,31 @@ std::string in_seconds(double value) {
 }  // namespace
 
 std::vector<double> encode(const RankTimes& times, int rank, int world_size) {
-  std::vector<double> numbers(kTimesOfRank * static_cast<std::size_t>(world_size));
-  const std::size_t at = kTimesOfRank * static_cast<std::size_t>(rank);
-  numbers[at] = times.data_s;
-  numbers[at + 1] = times.own_s;
+  std::vector<double> numbers(kTimes.size() * static_cast<std::size_t>(world_size));
+  const std::size_t at = kTimes.size() * static_cast<std::size_t>(rank);
+  for (std::size_t i = 0; i < kTimes.size(); ++i) numbers[at + i] = times.*kTimes[i];
   return numbers;
 }
 
 std::vector<RankTimes> decode_times(std::span<const double> sums) {
   std::vector<RankTimes> ranks;
-  for (std::size_t i = 0; i + kTimesOfRank <= sums.size(); i += kTimesOfRank)
-    ranks.push_back({sums[i], sums[i + 1]});
+  for (std::size_t at = 0; at + kTimes.size() <= sums.size(); at += kTimes.size()) {
+    RankTimes& times = ranks.emplace_back();
+    for (std::size_t i = 0; i < kTimes.size(); ++i) times.*kTimes[i] = sums[at + i];
+  }
   return ranks;
 }
 
-Slowest slowest(const std::vector<RankTimes>& ranks, double RankTimes::*time) {
-  Slowest found;
-  for (std::size_t r = 0; r < ranks.size(); ++r)
-    if (ranks[r].*time > found.seconds) found = {static_cast<int>(r), ranks[r].*time};
+TimeRange range_of(const std::vector<RankTimes>& ranks, double RankTimes::*time) {
+  if (ranks.empty()) return {};
+  TimeRange found{ranks[0].*time, ranks[0].*time, 0};
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    const double seconds = ranks[r].*time;
+    found.least_s = std::min(found.least_s, seconds);
+    if (seconds <= found.most_s) continue;
+    found.most_s = seconds;
+    found.most_rank = static_cast<int>(r);
+  }
   return found;
 }
 
@@ -80,11 +90,17 @@ std::optional<std::string> Stragglers::add(const std::vector<RankTimes>& ranks, 
     rank.told = true;
     const double more = rank.mean.own_s - others;
     const double more_data = rank.mean.data_s - median_of_others(ranks, r, &RankTimes::data_s);
+    const auto waits = [&](double gather_s, double reduce_s) {
+      return str(in_seconds(gather_s), " for parameters and ", in_seconds(reduce_s), " for sums");
+    };
     sentence = str(
         name(static_cast<int>(r)),
         " is slower than the others, who wait for it: ", in_seconds(rank.mean.own_s),
         " of its own work in each of the last ", rank.slow_steps, " steps, the others ",
-        in_seconds(others), "; ",
+        in_seconds(others), "; in a step they wait ",
+        waits(median_of_others(ranks, r, &RankTimes::gather_wait_s),
+              median_of_others(ranks, r, &RankTimes::reduce_wait_s)),
+        ", it ", waits(ranks[r].gather_wait_s, ranks[r].reduce_wait_s), "; ",
         more_data > more / 2
             ? str("its data is late (", in_seconds(rank.mean.data_s),
                   " of waiting for it): look at its disk or network, or raise data.threads")

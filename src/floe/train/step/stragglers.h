@@ -9,24 +9,27 @@
 
 namespace floe::train {
 
-// What a rank did in a step without waiting for others. All ranks take the same time for a step,
-// because they wait for the slowest one; this tells them apart. On a GPU the host does not see how
-// long the device computes: there it is the time for data and for what the host itself does.
+// What a rank did in a step without waiting for others, and how long it waited. All ranks take the
+// same time for a step, because they wait for the slowest one; this tells them apart. On a GPU the
+// host does not see how long the device computes or waits: there it is the time for data and for
+// what the host itself does.
 struct RankTimes {
-  double data_s = 0;  // waiting for its batches
-  double own_s = 0;   // that, and everything else but waits in collectives
+  double data_s = 0;         // waiting for its batches
+  double own_s = 0;          // that, and everything else but waits in collectives
+  double gather_wait_s = 0;  // until parameters were there
+  double reduce_wait_s = 0;  // until sums over ranks were: of gradients, and of the agreement
 };
 
 // The times of all ranks as numbers to be summed over ranks: every rank fills its own.
 std::vector<double> encode(const RankTimes& times, int rank, int world_size);
 std::vector<RankTimes> decode_times(std::span<const double> sums);
 
-// Of a step: the largest of a time, and whose it is.
-struct Slowest {
-  int rank = 0;
-  double seconds = 0;
+// Of a step: the smallest and the largest of a time, and whose the largest is.
+struct TimeRange {
+  double least_s = 0, most_s = 0;
+  int most_rank = 0;
 };
-Slowest slowest(const std::vector<RankTimes>& ranks, double RankTimes::*time);
+TimeRange range_of(const std::vector<RankTimes>& ranks, double RankTimes::*time);
 
 class Stragglers {
  public:
