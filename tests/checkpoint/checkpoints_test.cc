@@ -5,9 +5,13 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "floe/checkpoint/checkpointer.h"
 #include "floe/checkpoint/folder/folders.h"
 #include "floe/checkpoint/save/commit_point.h"
 #include "floe/comm/world.h"
@@ -136,6 +140,52 @@ std::string content(const fs::path& folder) {
   std::string text;
   std::getline(std::ifstream(folder / "text"), text);
   return text;
+}
+
+// An older save that is committed while the ranks write what is newer must not take that away.
+TEST_F(OwnLoop, WhatIsWrittenApartOutlivesTheSaveUnderWay) {
+  const auto engine = make_engine(1);
+  optim::AdamW optimizer(*engine, {});
+  CheckpointerOptions options;
+  options.run_folder = folder_;
+  options.engine = engine.get();
+  options.optimizers = {{"", &optimizer}};
+  const fs::path saved = fs::path(folder_) / "checkpoints";
+  {
+    Checkpointer checkpoints(options);
+    checkpoints.resume("never");
+    EXPECT_EQ(checkpoints.expected_seconds(), 0) << "nobody knows";
+    // The save stands still until the part of the other is there.
+    static fs::path folder;
+    folder = saved;
+    at_commit_point = [](const char* point) {
+      const auto is_part = [](const fs::directory_entry& entry) {
+        return entry.path().filename().string().starts_with(kEmergencyPart) &&
+               fs::exists(entry.path() / "floe_rank_0.json");
+      };
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (std::string(point) == "all written" && std::chrono::steady_clock::now() < end &&
+             std::none_of(fs::directory_iterator(folder), fs::directory_iterator(), is_part))
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    };
+    checkpoints.save(1, {{"epoch", 1}}, {{"position", 1}});
+    EXPECT_GT(checkpoints.expected_seconds(), 0) << "at least as long as the one under way has";
+    checkpoints.save_apart(2, {{"epoch", 2}}, {{"position", 2}});
+    at_commit_point = nullptr;
+    EXPECT_EQ(fs::path(checkpoints.last_saved()).filename(), "on_exception");
+    EXPECT_TRUE(checkpoints.wait());
+  }
+  EXPECT_TRUE(fs::exists(saved / "step_1"));
+  Checkpointer checkpoints(options);
+  const auto restored = checkpoints.resume("auto");
+  ASSERT_TRUE(restored);
+  EXPECT_EQ(restored->step, 2);
+  EXPECT_TRUE(restored->emergency);
+  const std::vector<nlohmann::json> expected{nlohmann::json{{"position", 2}}};
+  EXPECT_EQ(restored->ranks, expected);
+  checkpoints.save(3, {}, {});
+  EXPECT_TRUE(checkpoints.wait());
+  EXPECT_FALSE(fs::exists(saved / "on_exception")) << "the next good save retires it";
 }
 
 void make(const fs::path& folder, const std::string& text) {

@@ -3,9 +3,11 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <filesystem>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
@@ -113,6 +115,17 @@ struct Checkpointer::State {
     return std::exchange(failure, nullptr);
   }
 
+  void set_saved(const std::string& path, double seconds) {
+    using Clock = std::chrono::system_clock;
+    const double now_s = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+    const std::lock_guard lock(saved_mutex);
+    saved = {path, now_s, seconds};
+  }
+  void set_saving(std::optional<Stopwatch> since) {
+    const std::lock_guard lock(saved_mutex);
+    saving = since;
+  }
+
   // True when all is well; false when training is to go on without the save.
   bool settle(const std::exception_ptr& error) {
     if (!error) return true;
@@ -133,8 +146,11 @@ struct Checkpointer::State {
   // Collective.
   void load_opened();
   std::string why_chosen(const Restored& restored, const std::string& mode) const;
-  void write_emergency_files(std::int64_t step, const nlohmann::json& shared,
-                             const nlohmann::json& rank_state);
+  // Writes this rank's part of an emergency set.
+  RankHeader write_part(std::int64_t step, const nlohmann::json& shared,
+                        const nlohmann::json& rank_state);
+  // Makes a checkpoint of the parts, where this rank is the one to do so. True when it did.
+  bool complete_set(const RankHeader& own);
 
   CheckpointerOptions options;
   std::string folder, start, model;
@@ -145,7 +161,9 @@ struct Checkpointer::State {
   HostCopy copies;
   std::thread writer;
   std::exception_ptr failure;  // of the writer; read after it has been joined
-  std::string last_saved;
+  mutable std::mutex saved_mutex;
+  Saved saved;                      // the last; the writer sets it
+  std::optional<Stopwatch> saving;  // the one under way
 
   bool dirty = true;  // the slices are of no step: before resume() and during an update
   std::optional<c10::Event> updated;  // on an accelerator: the last update is over
@@ -322,14 +340,17 @@ bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
   job->tensors = state_tensors(s.run, Share::part);
   const bool direct = !s.options.config.async && s.world().device().is_cpu();
   if (!direct) job->tensors = s.copies.of(std::move(job->tensors));
-  const auto write = [&s, job] {
+  s.save_exchange.begin_meeting();
+  s.set_saving(watch);
+  const auto write = [&s, job, watch] {
     try {
-      s.last_saved = run_save(*job, s.save_exchange);
-      if (s.world().rank() == 0)
-        log::info("saved step ", job->header.step, " to '", s.last_saved, "'");
+      const std::string path = run_save(*job, s.save_exchange);
+      s.set_saved(path, watch.seconds());
+      if (s.world().rank() == 0) log::info("saved step ", job->header.step, " to '", path, "'");
     } catch (...) {
       s.failure = std::current_exception();
     }
+    s.set_saving(std::nullopt);
   };
   if (s.options.config.async)
     s.writer = std::thread(write);
@@ -350,9 +371,10 @@ bool Checkpointer::wait() {
 
 // ---- the way out ----
 
-void Checkpointer::State::write_emergency_files(std::int64_t step, const nlohmann::json& shared,
-                                                const nlohmann::json& rank_state) {
+RankHeader Checkpointer::State::write_part(std::int64_t step, const nlohmann::json& shared,
+                                           const nlohmann::json& rank_state) {
   std::vector<StateTensor> tensors;
+  HostCopy others;  // while a save under way has the copies
   if (const c10::Device device = world().device(); device.is_cpu()) {
     tensors = state_tensors(run, Share::held);
   } else {
@@ -363,7 +385,7 @@ void Checkpointer::State::write_emergency_files(std::int64_t step, const nlohman
     if (updated) updated->block(side);
     const c10::Stream computing = accelerator.exchangeStream(side);
     try {
-      tensors = copies.of(state_tensors(run, Share::held));
+      tensors = (writer.joinable() ? others : copies).of(state_tensors(run, Share::held));
     } catch (...) {
       accelerator.exchangeStream(computing);
       throw;
@@ -376,9 +398,51 @@ void Checkpointer::State::write_emergency_files(std::int64_t step, const nlohman
   write_emergency(folder, own, tensors, state_objects(run));
   log::info("wrote this rank's part of an emergency checkpoint of step ", step, " to '", folder,
             "'");
-  if (complete_emergency(folder, own, about(step)))
-    log::info("the emergency checkpoint of step ", step, " is whole: '", folder, "/", kEmergency,
-              "'");
+  return own;
+}
+
+bool Checkpointer::State::complete_set(const RankHeader& own) {
+  if (!complete_emergency(folder, own, about(own.step))) return false;
+  log::info("the emergency checkpoint of step ", own.step, " is whole: '", folder, "/", kEmergency,
+            "'");
+  return true;
+}
+
+double Checkpointer::expected_seconds() const {
+  const std::lock_guard lock(state_->saved_mutex);
+  const double last = state_->saved.seconds;
+  if (!state_->saving) return last;
+  const double so_far = state_->saving->seconds();
+  return std::max(0.0, last - so_far) + std::max(last, so_far);
+}
+
+void Checkpointer::save_apart(std::int64_t step, const nlohmann::json& shared,
+                              const nlohmann::json& rank_state) {
+  State& s = *state_;
+  const Stopwatch watch;
+  const auto caught = [](const auto& work) -> std::string {
+    try {
+      work();
+      return "";
+    } catch (const std::exception& e) {
+      return e.what();
+    }
+  };
+  RankHeader own;
+  const std::string here = caught([&] { own = s.write_part(step, shared, rank_state); });
+  if (const std::exception_ptr error = s.finish_writing())
+    log::error(caught([&] { std::rethrow_exception(error); }));
+  // From here on no save is under way on any rank: nothing comes between.
+  s.save_exchange.begin_meeting();
+  const std::string what = str("the emergency set of step ", step);
+  std::string problem = s.save_exchange.first_problem(here, what);
+  if (problem.empty()) {
+    const bool completes = s.world().rank() == 0;
+    problem =
+        s.save_exchange.first_problem(completes ? caught([&] { s.complete_set(own); }) : "", what);
+  }
+  require<CheckpointError>(problem.empty(), what, " failed: ", problem);
+  s.set_saved(str(s.folder, "/", kEmergency), watch.seconds());
 }
 
 void Checkpointer::emergency(std::int64_t step, const nlohmann::json& shared,
@@ -399,7 +463,7 @@ void Checkpointer::emergency(std::int64_t step, const nlohmann::json& shared,
           "load, so the slices are of no step; resume goes back to the last checkpoint");
       return;
     }
-    s.write_emergency_files(step, shared, rank_state);
+    s.complete_set(s.write_part(step, shared, rank_state));
   } catch (const std::exception& e) {
     log::error("no emergency save: ", e.what());
   } catch (...) {
@@ -425,9 +489,9 @@ Checkpointer::Updating::~Updating() {
 
 double Checkpointer::blocking_seconds() const { return state_->blocking_seconds; }
 double Checkpointer::last_blocking_seconds() const { return state_->last_blocking_seconds; }
-std::string Checkpointer::last_saved() const {
-  // The writer sets it; whoever asks has waited.
-  return state_->last_saved;
+Saved Checkpointer::last_save() const {
+  const std::lock_guard lock(state_->saved_mutex);
+  return state_->saved;
 }
 
 }  // namespace floe::checkpoint

@@ -104,6 +104,13 @@ struct Restored {
   std::vector<std::string> passed_over;  // a sentence for each one that was not taken
 };
 
+// A finished save.
+struct Saved {
+  std::string path;    // empty: there is none
+  double time_s = 0;   // when it was whole, a unix time
+  double seconds = 0;  // that it took, on this rank, from the call to the last word of the others
+};
+
 class Checkpointer {
  public:
   // Collective. Removes what an interrupted save of an earlier run left behind.
@@ -129,6 +136,16 @@ class Checkpointer {
             const std::map<std::string, double>& metrics = {});
   // Collective: until the save under way is on disk.
   bool wait();
+
+  // How long a save that begins now would take, by the last one and by what is under way. 0: nobody
+  // knows.
+  double expected_seconds() const;
+  // Collective, instead of save(), where there is no time for one: every rank writes its slices at
+  // once and by itself, before it waits for anybody or for the save under way. If the process is
+  // killed after that, the next start puts them together. Returns when that has been done here:
+  // then they are the checkpoint `on_exception`. Throws CheckpointError on all ranks.
+  void save_apart(std::int64_t step, const nlohmann::json& shared,
+                  const nlohmann::json& rank_state);
 
   // No collective, bounded time, never throws: writes this rank's slices for the step they belong
   // to, unless an update (or resume()) was under way. For the way out after an exception.
@@ -156,8 +173,10 @@ class Checkpointer {
   // Seconds for which saves held the training thread, in all and in the last save.
   double blocking_seconds() const;
   double last_blocking_seconds() const;
-  // Where the last finished save lies; empty before the first.
-  std::string last_saved() const;
+  // The last one of this start, also while the next is under way.
+  Saved last_save() const;
+  // Where it lies; empty before the first.
+  std::string last_saved() const { return last_save().path; }
 
  private:
   struct State;

@@ -15,13 +15,31 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFailedPatience = 10s;  // for ranks that have failed
 constexpr milliseconds kSlice = 500ms;         // how late a failure may be noticed
+constexpr auto kNever = std::chrono::steady_clock::time_point::max();
+// In front of a reason. No text of a rank begins so.
+constexpr std::string_view kMark = "\x01given up: ";
+
+// What another rank has given up: it need not be told to the others once more.
+struct GivenUp : CheckpointError {
+  GivenUp(const std::string& what, const std::string& given_why)
+      : CheckpointError(str(what, " was given up by ", given_why)), why(given_why) {}
+  std::string why;
+};
 
 }  // namespace
 
 StoreExchange::StoreExchange(comm::World& world, std::string name)
-    : world_(world),
-      name_(std::move(name)),
-      latest_(Clock::time_point::max().time_since_epoch().count()) {}
+    : world_(world), name_(std::move(name)), latest_(kNever.time_since_epoch().count()) {}
+
+void StoreExchange::begin_meeting() {
+  ++meeting_;
+  round_ = 0;
+  latest_ = kNever.time_since_epoch().count();
+}
+
+std::string StoreExchange::key_of(std::int64_t round, const std::string& whose) const {
+  return str(name_, "/", meeting_, "/", round, "/", whose);
+}
 
 void StoreExchange::hurry(std::chrono::milliseconds rest) {
   latest_ = std::min(latest_.load(), (Clock::now() + rest).time_since_epoch().count());
@@ -31,7 +49,10 @@ std::string StoreExchange::wait_for(const std::string& key, int who, const std::
   const auto begin = Clock::now();
   auto ask_at = begin + world_.timeout();
   for (;;) {
-    if (auto text = world_.lookup(key, kSlice)) return *text;
+    if (auto text = world_.lookup(key, kSlice)) {
+      if (text->starts_with(kMark)) throw GivenUp(what, text->substr(kMark.size()));
+      return *text;
+    }
     check_others(what);
     const auto now = Clock::now();
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - begin).count();
@@ -61,19 +82,44 @@ void StoreExchange::check_others(const std::string& what) {
 std::vector<std::string> StoreExchange::all_gather(const std::string& text,
                                                    const std::string& what) {
   if (size() == 1) return {text};
-  const std::string key = str(name_, "/", round_++, "/");
+  const std::int64_t round = round_++;
+  bool told = false;
+  try {
+    return meet(round, text, what, told);
+  } catch (const GivenUp& e) {
+    if (rank() == 0) leave_mark(round, e.why);
+    throw;
+  } catch (const std::exception& e) {
+    leave_mark(told ? round + 1 : round, str(world_.name_of(rank()), ": ", e.what()));
+    throw;
+  }
+}
+
+void StoreExchange::leave_mark(std::int64_t round, const std::string& why) noexcept {
+  try {
+    const std::string key = key_of(round, rank() == 0 ? "all" : std::to_string(rank()));
+    world_.publish(key, str(kMark, why));
+  } catch (const std::exception& e) {
+    log::debug("nobody could be told: ", e.what());  // rank 0 is gone, and all know it
+  }
+}
+
+std::vector<std::string> StoreExchange::meet(std::int64_t round, const std::string& text,
+                                             const std::string& what, bool& told) {
   if (rank() != 0) {
-    world_.publish(key + std::to_string(rank()), text);
-    return nlohmann::json::parse(wait_for(key + "all", 0, what)).get<std::vector<std::string>>();
+    world_.publish(key_of(round, std::to_string(rank())), text);
+    told = true;
+    return nlohmann::json::parse(wait_for(key_of(round, "all"), 0, what))
+        .get<std::vector<std::string>>();
   }
   std::vector<std::string> texts{text};
   for (int other = 1; other < size(); ++other) {
-    const std::string from = key + std::to_string(other);
+    const std::string from = key_of(round, std::to_string(other));
     texts.push_back(wait_for(from, other, what));
     world_.forget(from);
   }
   if (!last_answer_.empty()) world_.forget(last_answer_);
-  last_answer_ = key + "all";
+  last_answer_ = key_of(round, "all");
   world_.publish(last_answer_, nlohmann::json(texts).dump(
                                    -1, ' ', false, nlohmann::json::error_handler_t::replace));
   return texts;

@@ -12,6 +12,13 @@
 
 namespace floe::checkpoint {
 
+// Note [Given up together]
+// A rank that leaves a round with an error, because rank 0 does not answer, say, leaves a mark
+// where it is looked for next: rank 0 in the place of its answer, another one in the place of its
+// text in the round after. So what one gives up is given up by all, and nobody waits for what
+// cannot come. Rounds are counted within a meeting, such as a save: whoever has left one in the
+// middle is in step again at the next, however many rounds it has missed.
+
 // Threads: collective calls from one thread at a time, hurry() from any.
 class StoreExchange {
  public:
@@ -32,12 +39,22 @@ class StoreExchange {
   // Collective: what the first rank that has one says went wrong; empty when all is well.
   std::string first_problem(const std::string& problem, const std::string& what);
 
-  // From now on calls give up after this time: some rank has failed and may never come.
+  // Collective: whatever became of the rounds so far, the ranks meet anew.
+  void begin_meeting();
+
+  // Until the next meeting calls give up after this time: some rank has failed and may never come.
   void hurry(std::chrono::milliseconds rest);
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  // Of this meeting.
+  std::string key_of(std::int64_t round, const std::string& whose) const;
+  // One round. `told`: the others have, or will have, this rank's text.
+  std::vector<std::string> meet(std::int64_t round, const std::string& text,
+                                const std::string& what, bool& told);
+  // See Note [Given up together].
+  void leave_mark(std::int64_t round, const std::string& why) noexcept;
   // The text that rank `who` leaves under the key.
   std::string wait_for(const std::string& key, int who, const std::string& what);
   // Throws CheckpointError when a rank has failed or rank 0 is gone.
@@ -45,7 +62,7 @@ class StoreExchange {
 
   comm::World& world_;
   std::string name_;
-  std::int64_t round_ = 0;
+  std::int64_t meeting_ = 0, round_ = 0;
   std::string last_answer_;         // the key of the round before, which all have read by now
   std::atomic<Clock::rep> latest_;  // of hurry()
 };

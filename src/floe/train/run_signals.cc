@@ -27,10 +27,7 @@ void StopDeadline::reached() {
   changed_.notify_all();
 }
 
-bool StopDeadline::is_over() const {
-  if (!signals_.stop) return false;
-  return static_cast<double>(RunSignals::now_ns() - signals_.stop_ns) > grace_s_ * 1e9;
-}
+bool StopDeadline::is_over() const { return signals_.since_stop_s() > grace_s_; }
 
 void StopDeadline::watch() {
   std::unique_lock lock(mutex_);

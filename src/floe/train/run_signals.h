@@ -24,6 +24,8 @@ struct RunSignals {
     stop_ns = now_ns();
     stop = true;
   }
+  // Seconds since then; 0 where this process was not asked.
+  double since_stop_s() const { return stop ? static_cast<double>(now_ns() - stop_ns) * 1e-9 : 0; }
   static std::int64_t now_ns() {
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC, &now);

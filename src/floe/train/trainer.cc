@@ -357,6 +357,7 @@ void Trainer::after_step(StepRecord& record) {
                                         [this](int rank) { return world_->name_of(rank); });
       slow && world_->rank() == 0)
     log::warn(*slow);
+  report_saved();
   reporter_->step(record);
 }
 
@@ -416,10 +417,29 @@ bool Trainer::save_is_due() const {
   return every_steps && skipped_in_a_row_ == 0 && step_ % *every_steps == 0;
 }
 
+bool Trainer::save_fits() const {
+  if (!config_.checkpoint.on_exception) return true;
+  const double needed_s = checkpoints_->expected_seconds();
+  const double left_s = config_.run.stop_grace_s - signals_.since_stop_s();
+  const bool fits = !engine_->any_rank_has(needed_s > left_s);
+  if (!fits && world_->rank() == 0)
+    log::warn("there is no time for a save: the last one says that it takes ", needed_s,
+              " s, and of run.stop_grace_s (", config_.run.stop_grace_s, ") ",
+              std::max(0.0, left_s), " s are left; every rank writes its part of an emergency set");
+  return fits;
+}
+
 void Trainer::save(const std::map<std::string, double>& metrics) {
   comm::Activity::of_this_rank().begin("saves");
   if (stopping_) deadline_->reached();
   time_.lap(TimeAccount::other);
+  if (stopping_ && !save_fits()) {
+    checkpoints_->save_apart(step_, shared_state(), rank_state());
+    time_.lap(TimeAccount::saving);
+    saving_attempts_ = attempts_;
+    save_asked_ = false;
+    return;
+  }
   try {
     model_files_.compare_all();
   } catch (const ConfigError&) {
@@ -437,12 +457,15 @@ void Trainer::save(const std::map<std::string, double>& metrics) {
 
 bool Trainer::finish_save() {
   const bool good = checkpoints_->wait();
-  const std::string path = checkpoints_->last_saved();
-  if (!path.empty() && path != reported_checkpoint_) {
-    reported_checkpoint_ = path;
-    reporter_->saved(path);
-  }
+  report_saved();
   return good;
+}
+
+void Trainer::report_saved() {
+  const checkpoint::Saved saved = checkpoints_->last_save();
+  if (saved.path.empty() || saved.path == reported_checkpoint_) return;
+  reported_checkpoint_ = saved.path;
+  reporter_->saved(saved.path, saved.time_s);
 }
 
 void Trainer::finish_last_save() {
@@ -451,11 +474,12 @@ void Trainer::finish_last_save() {
   time_.lap(TimeAccount::other);
   // The last step may have been a skipped one. Before the first step there is nothing to save.
   if (attempts_ != saving_attempts_ && attempts_ > 0) save();
-  bool good = finish_save();
+  // Together: a rank may have given a save up that the others have made.
+  bool good = !engine_->any_rank_has(!finish_save());
   if (!good) {
     if (world_->rank() == 0) log::warn("the last save failed; trying it once more");
     save();
-    good = finish_save();
+    good = !engine_->any_rank_has(!finish_save());
   }
   time_.lap(TimeAccount::save_wait);
   const std::string last = checkpoints_->last_saved();

@@ -90,9 +90,14 @@ class Trainer {
   // Whether ranks that hold the same copy still do, when it is due.
   void verify_copies(bool before_save);
   bool save_is_due() const;
+  // Collective, of a run that stops: whether a save would be on disk within run.stop_grace_s, as
+  // far as earlier ones tell.
+  bool save_fits() const;
   void save(const std::map<std::string, double>& metrics = {});
   // Waits for the save under way; false when it failed and training is to go on.
   bool finish_save();
+  // A save that has been finished since the last time goes to the logs.
+  void report_saved();
   // The state of the last step is on disk afterwards, or an exception says that it is not.
   void finish_last_save();
 

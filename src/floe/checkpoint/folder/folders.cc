@@ -144,12 +144,13 @@ void remove_leftovers(const std::string& folder) noexcept {
   }
 }
 
-void retire_emergencies(const std::string& folder) noexcept {
+void retire_emergencies(const std::string& folder, const std::string& start) noexcept {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (name == kEmergency) remove_checkpoint(folder, name);
-    if (name.starts_with(kEmergencyPart)) remove_quietly(entry.path().string());
+    if (name.starts_with(kEmergencyPart) && name != kEmergencyPart + start)
+      remove_quietly(entry.path().string());
   }
 }
 

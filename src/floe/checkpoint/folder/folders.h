@@ -38,8 +38,9 @@ void remove_quietly(const std::string& path) noexcept;
 
 // What interrupted saves left behind; what one of them was about to replace is back at its place.
 void remove_leftovers(const std::string& folder) noexcept;
-// Emergency sets that a newer checkpoint has made superfluous.
-void retire_emergencies(const std::string& folder) noexcept;
+// Emergency sets that a newer checkpoint has made superfluous: not the one that this start of the
+// program is about to write, which is newer than anything it has saved.
+void retire_emergencies(const std::string& folder, const std::string& start) noexcept;
 // Removes all checkpoints but the newest and the best ones, and `newest` in any case.
 void keep_only(const std::string& folder, const CheckpointConfig& config,
                std::int64_t newest) noexcept;

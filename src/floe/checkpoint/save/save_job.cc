@@ -201,7 +201,7 @@ void commit(const SaveJob& job, bool& placed) {
   point_last_to(job.folder, name);
   sync_folder(job.folder);
   commit_point("linked");
-  retire_emergencies(job.folder);
+  retire_emergencies(job.folder, job.header.run);
   keep_only(job.folder, job.config, job.header.step);
 }
 

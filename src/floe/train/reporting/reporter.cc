@@ -164,9 +164,9 @@ void Reporter::switched(const PhaseChange& change, const shard::Engine& engine,
   switch_numbers_ = {{"memory_after_switch_bytes", static_cast<double>(after.device_bytes())}};
 }
 
-void Reporter::saved(const std::string& checkpoint) {
+void Reporter::saved(const std::string& checkpoint, double time_s) {
   if (!sinks_) return;
-  status_->saved(checkpoint);
+  status_->saved(checkpoint, time_s);
   const std::string name = std::filesystem::path(checkpoint).filename().string();
   sinks_->add_files(checkpoint, "checkpoints/" + name);
 }

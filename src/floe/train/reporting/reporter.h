@@ -66,8 +66,8 @@ class Reporter {
                      const optim::Ema* ema);
   void switched(const PhaseChange& change, const shard::Engine& engine,
                 const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema);
-  // A finished save lies there.
-  void saved(const std::string& checkpoint);
+  // A finished save lies there, since this unix time.
+  void saved(const std::string& checkpoint, double time_s);
   // Where the run ends as things stand now.
   void set_total_steps(std::int64_t total_steps);
   // `early`: "120 of 500 steps: …" of a run that has ended before its last step; else empty.

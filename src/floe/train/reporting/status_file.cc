@@ -85,10 +85,10 @@ void StatusFile::step(const StepRecord& record) {
   }
 }
 
-void StatusFile::saved(const std::string& checkpoint) {
+void StatusFile::saved(const std::string& checkpoint, double time_s) {
   std::lock_guard lock(mutex_);
   status_.checkpoint = checkpoint;
-  status_.saved_s = unix_time_s();
+  status_.saved_s = time_s;
 }
 
 void StatusFile::write(bool ask) {

@@ -25,7 +25,7 @@ class StatusFile {
   void begin(std::int64_t first_step, std::int64_t total_steps);
   void set_total_steps(std::int64_t total_steps);
   void step(const StepRecord& record);
-  void saved(const std::string& checkpoint);
+  void saved(const std::string& checkpoint, double time_s);
 
  private:
   // `ask`: what the ranks are doing, if there has been no step for some time.
