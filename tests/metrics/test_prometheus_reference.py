@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from logged_runs import TOOL, log, log_and_die, make_run, record, tool, values_of
-from prometheus_client.parser import text_string_to_metric_families
+from exposition import parse, value
+from logged_runs import START, TOOL, log, log_and_die, make_run, record, tool, values_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 from running import command, environment, golden_config  # noqa: E402
@@ -21,25 +21,7 @@ from patience import patient
 
 
 def read(path):
-    """{(name, sorted labels): value}; every metric must say what it is, and nothing may be there twice."""
-    text = path.read_text(encoding="utf-8")
-    assert text.endswith("\n")
-    found = {}
-    for family in text_string_to_metric_families(text):
-        assert family.name.startswith("floe_") and family.documentation and family.type in ("gauge", "counter")
-        for sample in family.samples:
-            assert sample.timestamp is None, "the collector refuses files with times"
-            key = (sample.name, tuple(sorted(sample.labels.items())))
-            assert key not in found
-            found[key] = sample.value
-    names = {name for name, _ in found}
-    for what in ("HELP", "TYPE"):
-        assert sum(line.startswith(f"# {what} ") for line in text.splitlines()) == len(names) > 0
-    return found
-
-
-def value(found, name, **labels):
-    return found[name, tuple(sorted(labels.items()))]
+    return parse(path.read_text(encoding="utf-8"))
 
 
 def prometheus_run(tmp_path, folder="metrics", **info):
@@ -57,7 +39,10 @@ def test_the_latest_numbers_and_the_end(tmp_path):
     assert value(found, "floe_run_finished", **of_run) == 1
     assert value(found, "floe_run_exit_code", **of_run) == 0
     assert value(found, "floe_step", **of_run) == 12
-    assert value(found, "floe_last_record_timestamp_seconds", **of_run) == record(12)[1]
+    assert value(found, "floe_last_step_timestamp_seconds", **of_run) == record(12)[1]
+    assert value(found, "floe_run_start_timestamp_seconds", **of_run) == START
+    assert value(found, "floe_restarts", **of_run) == 0
+    assert not any("_age_" in name for name, _ in found), "a file does not grow older by itself"
     for source in ("laion", "mmc4"):
         assert value(found, "floe_loss", source=source, **of_run) == last[f"loss_{source}"]
     assert value(found, "floe_learning_rate", **of_run) == last["lr"]
@@ -196,7 +181,11 @@ def test_a_real_run(tmp_path, ranks):
     name = 'r "1" \u6c34'
     config["run"] = {"dir": str(tmp_path / "runs"), "name": name}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    process = subprocess.Popen(command([tmp_path / "config.yaml"], ranks), stderr=subprocess.PIPE, text=True, env=environment())
+    began = time.time()
+    # A launcher's own count comes on top of the scheduler's.
+    counts = {"SLURM_RESTART_COUNT": "3", "FLOE_RESTARTS": "1"} if ranks == 1 else {"SLURM_RESTART_COUNT": "4"}
+    process = subprocess.Popen(command([tmp_path / "config.yaml"], ranks), stderr=subprocess.PIPE, text=True,
+                               env=environment(**counts))
     seen = []
     try:
         while process.poll() is None:
@@ -216,7 +205,12 @@ def test_a_real_run(tmp_path, ranks):
     of_step = {"run": name, "phase": last["phase"]}
     assert value(found, "floe_step", run=name) == 40
     assert value(found, "floe_run_finished", run=name) == 1 and value(found, "floe_run_exit_code", run=name) == 0
-    assert value(found, "floe_last_record_timestamp_seconds", run=name) == last["time"]
+    assert value(found, "floe_last_step_timestamp_seconds", run=name) == last["time"]
+    saved = value(found, "floe_last_checkpoint_timestamp_seconds", run=name)
+    assert began <= saved <= time.time() and value(found, "floe_restarts", run=name) == 4
+    if ranks == 2:
+        assert value(found, "floe_slowest_own_seconds", **of_step) == last["slowest_own_time"] > 0
+        assert value(found, "floe_slowest_rank", **of_step) == last["slowest_own_rank"]
     assert value(found, "floe_learning_rate", **of_step) == last["lr"]
     assert value(found, "floe_gradient_norm", **of_step) == last["grad_norm"]
     assert value(found, "floe_tokens_per_second", **of_step) == last["tokens_per_second"]

@@ -77,13 +77,27 @@ int finish_connecting(int fd, Clock::time_point deadline) {
   return error;
 }
 
-// 0, or why not.
-int listen_once(UniqueFd& fd, int port, bool loopback_only) {
+}  // namespace
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host.starts_with("127.") || host == "::1";
+}
+
+std::string host_id() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  return str(host_name(), "/", boot);
+}
+
+UniqueFd try_to_listen(int port, bool loopback_only, int& error) {
   const int family = loopback_only ? AF_INET : AF_INET6;
-  fd = UniqueFd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const bool v6 = fd && !loopback_only;
   if (!fd) fd = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return errno;
+  if (!fd) {
+    error = errno;
+    return {};
+  }
   set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   sockaddr_storage place{};
   socklen_t size = sizeof(sockaddr_in);
@@ -103,26 +117,14 @@ int listen_once(UniqueFd& fd, int port, bool loopback_only) {
   constexpr int kWaiting = 1024;
   const bool good = ::bind(fd.get(), reinterpret_cast<sockaddr*>(&place), size) == 0 &&
                     ::listen(fd.get(), kWaiting) == 0;
-  return good ? 0 : errno;
-}
-
-}  // namespace
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host.starts_with("127.") || host == "::1";
-}
-
-std::string host_id() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  return str(host_name(), "/", boot);
+  error = good ? 0 : errno;
+  return good ? std::move(fd) : UniqueFd();
 }
 
 UniqueFd listen_at(int port, bool loopback_only, Clock::time_point deadline) {
-  UniqueFd fd;
   for (;;) {
-    const int error = listen_once(fd, port, loopback_only);
-    if (error == 0) return fd;
+    int error = 0;
+    if (UniqueFd fd = try_to_listen(port, loopback_only, error)) return fd;
     const bool in_use = error == EADDRINUSE;
     require<CommError>(in_use && Clock::now() < deadline, "rank 0 cannot listen at port ", port,
                        " of ", host_name(), ": ", std::strerror(error),

@@ -34,8 +34,11 @@ bool is_this_host(const std::string& host);
 // host_name(), with what differs where two hosts have the same name.
 std::string host_id();
 
-// A socket that listens: on the loopback device alone, or on all. Port 0: any that is free. A port
-// that is in use is tried again until the deadline. Throws CommError.
+// A socket that listens: on the loopback device alone, or on all. Port 0: any that is free. One
+// attempt; where it does not listen, `error` is the errno.
+UniqueFd try_to_listen(int port, bool loopback_only, int& error);
+// The same for ranks that are to meet there. A port that is in use is tried again until the
+// deadline. Throws CommError.
 UniqueFd listen_at(int port, bool loopback_only, Clock::time_point deadline);
 int port_of(const UniqueFd& socket);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -73,6 +74,16 @@ RunStatus from_json(const ordered_json& json) {
 }
 
 }  // namespace
+
+std::int64_t restarts_so_far() {
+  const auto count = [](const char* name) -> std::int64_t {
+    const char* text = std::getenv(name);
+    return text ? std::max(0LL, std::atoll(text)) : 0;  // what is no number is none
+  };
+  // A launcher counts within a start by the scheduler.
+  return std::max(count("FLOE_RESTARTS"), count("TORCHELASTIC_RESTART_COUNT")) +
+         count("SLURM_RESTART_COUNT");
+}
 
 std::string_view name_of(RunStatus::State state) {
   return kStateNames.at(static_cast<std::size_t>(state));

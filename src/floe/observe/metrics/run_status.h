@@ -19,7 +19,7 @@ struct RunStatus {
   std::string host;  // of rank 0
   std::int64_t pid = 0;
   double started_s = 0, updated_s = 0;
-  std::int64_t restarts = 0;       // by a launcher that starts again
+  std::int64_t restarts = 0;       // see restarts_so_far()
   std::vector<std::string> ranks;  // where they are, a line for each
   std::int64_t step = 0, total_steps = 0;
   std::optional<double> stepped_s;                     // when the last step was done
@@ -34,6 +34,10 @@ struct RunStatus {
   std::optional<int> exit_code;  // of a run that has ended
   std::string reason;            // why it has
 };
+
+// How often launcher (floe launch, torchrun) and scheduler (SLURM) have started this job again, by
+// the environment of this process.
+std::int64_t restarts_so_far();
 
 // "starting", "training", "done", "stopped", "failed"
 std::string_view name_of(RunStatus::State state);

@@ -31,6 +31,7 @@ struct RunInfo {
   std::int64_t first_step = 0;  // steps up to it are logged already; 0 is a fresh run
   std::string version;          // of floe
   double start_time_s = 0;      // unix time; 0 means now
+  std::int64_t restarts = 0;    // starts before this one
   double upload_every_s = 60;   // for sinks that upload while the run goes on
 };
 
@@ -47,6 +48,8 @@ class Sink {
   // notion of files do nothing. The bytes stay available when the caller deletes or replaces the
   // original.
   virtual void add_files(const std::string& /*path*/, const std::string& /*name*/) {}
+  // A checkpoint was whole at this unix time.
+  virtual void saved(double /*time_s*/) {}
   // The end of the run; without it a reader sees a run that was killed. At most once, nothing after
   // it. `exit_code`: 0 when the run is done, 1 when it failed or was stopped.
   virtual void finish(int /*exit_code*/) {}

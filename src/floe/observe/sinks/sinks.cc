@@ -55,6 +55,9 @@ class AllSinks : public Sink {
       warn_of_errors(str("'", path, "' could not be attached to the logs"),
                      [&] { sink->add_files(path, name); });
   }
+  void saved(double time_s) override {
+    for (auto& sink : sinks_) sink->saved(time_s);
+  }
   void finish(int exit_code) override {
     for (auto& sink : sinks_)
       warn_of_errors("a log could not be closed", [&] { sink->finish(exit_code); });

@@ -8,6 +8,7 @@
 #include "floe/core/log.h"
 #include "floe/core/str.h"
 #include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/observe/metrics/run_status.h"
 #include "floe/schema/value.h"
 #include "floe/train/step/loss_scale.h"
 #include "floe/version.h"
@@ -69,6 +70,7 @@ void Reporter::begin(std::int64_t first_step, std::int64_t total_steps, shard::E
   run.world_size = world_.size();
   run.first_step = first_step;
   run.version = kVersion;
+  run.restarts = observe::restarts_so_far();
   sinks_ = observe::open_sinks(config_.log.sinks, run);
   progress_ =
       std::make_unique<observe::ProgressLine>(first_step, total_steps, config_.log.every_steps);
@@ -167,6 +169,7 @@ void Reporter::switched(const PhaseChange& change, const shard::Engine& engine,
 void Reporter::saved(const std::string& checkpoint, double time_s) {
   if (!sinks_) return;
   status_->saved(checkpoint, time_s);
+  sinks_->saved(time_s);
   const std::string name = std::filesystem::path(checkpoint).filename().string();
   sinks_->add_files(checkpoint, "checkpoints/" + name);
 }

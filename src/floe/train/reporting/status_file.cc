@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
 #include <utility>
 
 #include "floe/core/error.h"
@@ -38,9 +37,7 @@ StatusFile::StatusFile(std::string folder, comm::World& world)
   status_.host = host_name();
   status_.pid = ::getpid();
   status_.started_s = unix_time_s();
-  // floe launch and torchrun.
-  for (const char* name : {"FLOE_RESTARTS", "TORCHELASTIC_RESTART_COUNT"})
-    if (const char* text = std::getenv(name)) status_.restarts = std::atoll(text);
+  status_.restarts = observe::restarts_so_far();
   status_.ranks = world.placement();
   write(/*ask=*/false);
   watch_ = std::make_unique<comm::Watch>(kInterval, [this] {
