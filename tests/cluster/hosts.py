@@ -174,7 +174,10 @@ class Host:
 
     def kill(self):
         """Everything that runs on it, at once; the host is still there, as after a restart."""
-        kill_in({self.network}, spared={self.pause.pid})
+        self.kill_all_but(())
+
+    def kill_all_but(self, spared):
+        kill_in({self.network}, spared={self.pause.pid, *spared})
 
     # ---- its files and names
 

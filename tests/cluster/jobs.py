@@ -6,6 +6,7 @@
     run.wait(GONE_S)
 """
 
+import json
 import os
 import re
 import shutil
@@ -21,13 +22,17 @@ from small_data import pairs_config, write_shards
 # Seconds, for a slow machine: two agents that import torch, four ranks on two cores.
 START_S = 120  # until a run has made its first steps
 RUN_S = 180  # until a run that nothing disturbs has ended, and one that is refused
+LONG_S = 600  # the same with many steps
 AGAIN_S = 300  # until a run that was started again has ended
+LEFT_S = 3  # what a launcher has ended may be in the middle of it
 # What floe promises: nothing waits longer for a rank or a host that is gone.
 GONE_S = 30
 
 STEPS = 40
 PORT = 29611  # where ranks meet; every cluster has ports of its own
 AGENTS_PORT = 29411  # where agents of torchrun meet
+# By which of its variables a rank is found, whatever has started it.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 LM = GOLDENS / "neox_x2" / "lm"  # the language model of the job
 
 
@@ -36,11 +41,23 @@ class Job:
 
     def __init__(self, folder):
         self.folder = folder
+        self.config = folder / "config.yaml"
+        self.known = {}
+        if self.config.exists():
+            return  # of an earlier process
         shards = write_shards(folder / "data", 8, 16)
         config = pairs_config(folder / "data" / shards, steps=STEPS)
-        self.config = folder / "config.yaml"
         self.config.write_text(yaml.safe_dump(config))
-        self.known = {}
+
+    def load(self, path):
+        """The losses of undisturbed runs that an earlier process has kept there."""
+        if path.exists():
+            kept = json.loads(path.read_text())
+            self.known = {tuple(key): {int(step): tuple(values) for step, values in losses.items()}
+                          for key, losses in kept}
+
+    def keep(self, path):
+        path.write_text(json.dumps([[key, losses] for key, losses in self.known.items()]))
 
     def words(self, folder, name, *words):
         """What is given to `floe train`."""
@@ -52,7 +69,7 @@ class Job:
         if key not in self.known:
             name = f"undisturbed{len(self.known)}"
             started = command(self.words(self.folder, name, *words), ranks)
-            done = subprocess.run(started, capture_output=True, text=True, timeout=RUN_S,
+            done = subprocess.run(started, capture_output=True, text=True, timeout=LONG_S,
                                   env=environment())
             assert done.returncode == 0, done.stderr
             self.known[key] = losses_of(self.folder / name)
@@ -103,13 +120,15 @@ class Run:
         number = len(list(folder.glob(f"outputs/{name}*")))
         self.outputs = folder / "outputs" / f"{name}{number}"
         self.processes = {}
+        self.more = {}  # further variables of everything that is started
         self.daemons = set()  # of a scheduler: they stay when the run has ended
 
     # ---- starting
 
     def start(self, name, host, *words, env=None):
         log = self.outputs / str(name)
-        self.processes[name] = host.start(words, log=log, env=env or environment())
+        env = {**(env or environment()), **self.more}
+        self.processes[name] = host.start(words, log=log, env=env)
 
     def start_rank(self, rank, *words, variables=torch_variables, master=True, **more):
         """One rank, with the variables of a launcher; `more` are further ones."""
@@ -153,16 +172,17 @@ class Run:
         words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--host", places]
         words += ["--mca", "plm_rsh_agent", self.cluster.remote_shell()]
         words += ["--mca", "oob_tcp_if_include", network, "--mca", "btl_tcp_if_include", network]
-        for variable in (f"MASTER_ADDR={host.name}", f"MASTER_PORT={PORT}", "OMP_NUM_THREADS=1"):
+        variables = [f"MASTER_ADDR={host.name}", f"MASTER_PORT={PORT}", "OMP_NUM_THREADS=1"]
+        for variable in [*variables, *self.more]:
             words += ["-x", variable]
         self.start(host.name, host, *words, *self.words)
         return self
 
-    def srun(self, slurm):
+    def srun(self, slurm, *options):
         """A step of SLURM, from the first host."""
         host, per_host = self.hosts[0], f"--ntasks-per-node={self.per_host()}"
         step = ["srun", f"--nodes={len(self.different)}", f"--ntasks={len(self.hosts)}", per_host]
-        self.start(host.name, host, *step, *self.words, env=slurm.environment())
+        self.start(host.name, host, *step, *options, *self.words, env=slurm.environment())
         self.daemons = slurm.daemons
         return self
 
@@ -177,7 +197,7 @@ class Run:
         """The process of a rank, whoever has started it."""
         if rank in self.processes:
             return self.processes[rank].pid
-        wanted = {f"{name}={rank}".encode() for name in ("RANK", "OMPI_COMM_WORLD_RANK")}
+        wanted = {f"{name}={rank}".encode() for name in RANK_VARIABLES}
         for pid, line in self.hosts[rank].processes().items():
             try:
                 with open(f"/proc/{pid}/environ", "rb") as file:
@@ -225,9 +245,10 @@ class Run:
             time.sleep(0.02)
         if alone:
             spared = {self.processes[name].pid for name in but} | self.daemons
-            here = self.cluster.processes().items()
-            left = {key: line for key, line in here if key[1] not in spared}
-            assert left == {}, f"processes are left: {left}\n{self.story()}"
+            soon = time.monotonic() + LEFT_S
+            while left := {key: line for key, line in self.cluster.processes().items() if key[1] not in spared}:
+                assert time.monotonic() < soon, f"processes are left: {left}\n{self.story()}"
+                time.sleep(0.05)
         codes = [process.returncode for process in ending.values()]
         return [code if code >= 0 else 128 - code for code in codes]
 

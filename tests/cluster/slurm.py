@@ -11,13 +11,15 @@ SlurmctldHost={first}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+JobRequeue=1
 MpiDefault=none
 SelectType=select/linear
 SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=1,batch_sched_delay=1
 ReturnToService=2
 SlurmdParameters=config_overrides
 StateSaveLocation={folder}/state
@@ -29,7 +31,7 @@ SlurmdLogFile={folder}/slurmd.%n.log
 NodeName={names} CPUs={cpus} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo", "scancel")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo", "scancel")
 READY_S = 60
 
 
@@ -45,6 +47,7 @@ class Slurm:
     """Its daemons are processes of the hosts and end with them."""
 
     def __init__(self, cluster, cpus=4):
+        assert why_not() is None, why_not()
         self.cluster = cluster
         self.folder = folder = cluster.folder / "slurm"
         (folder / "state").mkdir(parents=True)
@@ -57,6 +60,8 @@ class Slurm:
         for host in cluster.hosts:
             self.start(host, "slurmd", "-D", "-N", host.name)
         self.wait_until(lambda: self.num_idle() == len(cluster.hosts), "its nodes")
+        # Some have helpers. Nothing else runs on the hosts yet.
+        self.daemons |= {pid for _, pid in cluster.processes()}
 
     def environment(self):
         """For its commands."""

@@ -51,15 +51,7 @@ def test_an_agent_of_torchrun_on_each_host(start, job, places):
     assert_trained(start(places=places).torchrun(), job)
 
 
-def test_mpirun(start, job):
-    if not shutil.which("mpirun"):
-        pytest.skip("there is no mpirun here; Debian's package openmpi-bin would do")
-    assert_trained(start(places=TWO_BY_TWO).mpirun(), job)
-
-
 def test_srun(start, job):
-    if reason := slurm.why_not():
-        pytest.skip(reason)
     run = start(places=TWO_BY_TWO)
     assert_trained(run.srun(slurm.Slurm(run.cluster)), job)
 
