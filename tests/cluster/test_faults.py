@@ -99,6 +99,8 @@ def test_a_rank_is_stopped(start, victim):
     assert 0 not in run.wait(10 + GONE_S, but=[victim]), run.story()
     for rank in run.processes.keys() - {victim}:
         assert_told(run, rank, [victim])
+        # Nobody waits for those who wait themselves.
+        assert not any("others wait for this rank" in line for line in run.log(rank)), run.story(60)
 
 
 def test_a_rank_cannot_save(start):

@@ -39,6 +39,10 @@ constexpr std::chrono::milliseconds kSlowWait{60'000};
 constexpr int kRanksThatTell = 2;  // one of them may be the one that is waited for
 constexpr std::chrono::milliseconds kLookEvery{50};  // at what this process knows already
 
+// Set while a thread asks what all ranks are doing: what it then says of its own does not mean that
+// others wait for it.
+thread_local bool asks_itself = false;
+
 // Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's
 // convolutions would round their inputs to tf32 otherwise.
 void use_device(const c10::Device& device) {
@@ -105,7 +109,9 @@ struct World::State {
   std::chrono::milliseconds tell_after{0};
   // By another rank, what this one is doing; the control plane's thread says so.
   std::shared_ptr<std::atomic<bool>> asked = std::make_shared<std::atomic<bool>>(false);
-  std::int64_t told_part = -1;   // where the threads were in it is in the log
+  std::int64_t told_part = -1;  // where the threads were in it is in the log
+  std::mutex telling;           // held while that is being written
+  bool ends = false;            // nothing is to follow its last sentence; by telling
   std::mutex meshes_mutex;       // the watch reads them
   std::unique_ptr<Watch> watch;  // last: ends before what it looks at
 
@@ -183,6 +189,8 @@ struct World::State {
   // it. Where its threads are is in its log, once.
   void tell_where_it_is() {
     if (!asked->exchange(false)) return;
+    const std::lock_guard lock(telling);
+    if (ends) return;
     const auto part = Activity::of_this_rank().working();
     if (!part || part->number == told_part ||
         part->since < std::min<std::chrono::milliseconds>(kSlowWait, timeout / 3))
@@ -193,8 +201,16 @@ struct World::State {
     for (const std::string& line : stacks_of_all_threads()) log::info(line);
   }
 
+  std::vector<std::string> ask_all() {
+    const struct Asking {
+      Asking() { asks_itself = true; }
+      ~Asking() { asks_itself = false; }
+    } asking;
+    return control->states();
+  }
+
   std::string states() {
-    return sentence_of_states(control->states(),
+    return sentence_of_states(ask_all(),
                               [this](int rank) { return control->name_of(rank); });
   }
 
@@ -365,7 +381,7 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
     self.device += str(" of ", visible);
   state->control = meet(state->place, self, state->timeout);
   state->control->set_state([asked = state->asked] {
-    *asked = true;
+    if (!asks_itself) *asked = true;
     return Activity::of_this_rank().text();
   });
   state->store = c10::make_intrusive<ControlStore>(state->control, state->timeout);
@@ -536,10 +552,12 @@ bool World::failed_rank_is_gone() const noexcept {
   return failure && failure->is_gone;
 }
 
-std::vector<std::string> World::states() { return state_->control->states(); }
+std::vector<std::string> World::states() { return state_->ask_all(); }
 
 void World::fail(const std::exception_ptr& cause) noexcept {
   if (!state_->failed_because.empty()) {
+    const std::lock_guard lock(state_->telling);  // what is being written comes before it
+    state_->ends = true;
     log::error("this rank ends: ", state_->failed_because);  // more was said since
     return;
   }
