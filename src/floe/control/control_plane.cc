@@ -93,6 +93,11 @@ std::optional<std::string> ControlPlane::lost() const {
   return gone_.empty() ? std::nullopt : std::optional(gone_);
 }
 
+std::int64_t ControlPlane::num_requests() const {
+  const std::lock_guard lock(mutex_);
+  return num_requests_;
+}
+
 void ControlPlane::set_state(std::function<std::string()> state) {
   const std::lock_guard lock(mutex_);
   state_ = std::move(state);

@@ -85,6 +85,9 @@ class ControlPlane {
   // Why rank 0 cannot be asked any more; nothing while it can.
   std::optional<std::string> lost() const;
 
+  // What rank 0 has been asked and told so far, by all ranks; 0 on the others.
+  std::int64_t num_requests() const;
+
   // What this rank is doing, in words, when another rank asks.
   void set_state(std::function<std::string()> state);
   // What every rank is doing, by rank; a rank that does not answer has no text.
@@ -118,6 +121,7 @@ class ControlPlane {
   std::condition_variable changed_;
   std::optional<Failure> failure_;
   std::string gone_;  // why rank 0 cannot be asked any more; empty: it can
+  std::int64_t num_requests_ = 0;
   std::function<std::string()> state_;
 };
 

@@ -84,6 +84,7 @@ class Server final : public ControlPlane {
       const auto end = Clock::now() + 1s;
       changed_.wait_until(lock, end, [this] { return !has_unsent(); });
       gone_ = "this rank has left the others";
+      log::debug("rank 0 was asked and told ", num_requests_, " times over the control plane");
       stop_ = true;
       changed_.notify_all();
     } catch (const std::exception& e) {
@@ -120,6 +121,7 @@ class Server final : public ControlPlane {
 
   std::int64_t begin_call(const Request& request, Clock::time_point) override {
     const std::int64_t id = next_id_++;
+    ++num_requests_;
     serve(kSelf, id, request);
     return id;
   }
@@ -310,7 +312,10 @@ class Server final : public ControlPlane {
   bool attend(int id, Peer& peer) {
     peer.connection.receive();
     try {
-      while (const auto message = peer.connection.next()) handle(id, peer, *message);
+      while (const auto message = peer.connection.next()) {
+        ++num_requests_;
+        handle(id, peer, *message);
+      }
     } catch (const std::exception& e) {
       if (peer.rank >= 0) {
         fail({peer.rank, str("it said what cannot be understood: ", e.what())});
