@@ -65,7 +65,11 @@ void tell(ControlPlane& plane, const char* key) { plane.call({Op::set, {key}, {"
 
 void be_a_rank(int rank, int world_size, int port) {
   const auto plane = ControlPlane::join(
-      member(rank, world_size), [&](std::string&) { return Address{"127.0.0.1", port}; }, kLong);
+      member(rank, world_size),
+      [&](std::string&) {
+        return Address{"127.0.0.1", port};
+      },
+      kLong);
   plane->set_state([] { return "forward\t1"; });
   wait_for(*plane, "save");
   for (int i = 0; i < kSaves; ++i) exchange(*plane, rank, world_size, i);
@@ -78,7 +82,8 @@ void be_a_rank(int rank, int world_size, int port) {
 int be_the_others(int world_size, int port) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::vector<std::thread> threads;
-  for (int rank = 1; rank < world_size; ++rank) threads.emplace_back(be_a_rank, rank, world_size, port);
+  for (int rank = 1; rank < world_size; ++rank)
+    threads.emplace_back(be_a_rank, rank, world_size, port);
   for (std::thread& thread : threads) thread.join();
   return 0;
 }
@@ -86,7 +91,9 @@ int be_the_others(int world_size, int port) {
 double processor_s() {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& time) { return double(time.tv_sec) + double(time.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& time) {
+    return double(time.tv_sec) + double(time.tv_usec) * 1e-6;
+  };
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
@@ -99,8 +106,8 @@ class Meter {
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     const double worked = processor_s() - worked_;
     const auto messages = plane_.num_requests() - messages_;
-    std::printf("%-34s %8lld messages %8.3f s %8.0f messages/s %7.3f CPU-s %6.1f us/message\n", name,
-                static_cast<long long>(messages), seconds, double(messages) / seconds, worked,
+    std::printf("%-34s %8lld messages %8.3f s %8.0f messages/s %7.3f CPU-s %6.1f us/message\n",
+                name, static_cast<long long>(messages), seconds, double(messages) / seconds, worked,
                 messages ? worked / double(messages) * 1e6 : 0.0);
     began_ = Clock::now();
     worked_ = processor_s();

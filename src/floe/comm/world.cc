@@ -109,9 +109,9 @@ struct World::State {
   std::chrono::milliseconds tell_after{0};
   // By another rank, what this one is doing; the control plane's thread says so.
   std::shared_ptr<std::atomic<bool>> asked = std::make_shared<std::atomic<bool>>(false);
-  std::int64_t told_part = -1;  // where the threads were in it is in the log
-  std::mutex telling;           // held while that is being written
-  bool ends = false;            // nothing is to follow its last sentence; by telling
+  std::int64_t told_part = -1;   // where the threads were in it is in the log
+  std::mutex telling;            // held while that is being written
+  bool ends = false;             // nothing is to follow its last sentence; by telling
   std::mutex meshes_mutex;       // the watch reads them
   std::unique_ptr<Watch> watch;  // last: ends before what it looks at
 
@@ -210,8 +210,7 @@ struct World::State {
   }
 
   std::string states() {
-    return sentence_of_states(ask_all(),
-                              [this](int rank) { return control->name_of(rank); });
+    return sentence_of_states(ask_all(), [this](int rank) { return control->name_of(rank); });
   }
 
   // What rank 0 found when it compared; empty: all is the same.
