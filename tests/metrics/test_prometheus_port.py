@@ -118,8 +118,8 @@ def test_what_else_is_asked_and_by_whom(logging):
     silent.close()
     # Nor the end of the run.
     with socket.create_connection(("127.0.0.1", port)):
-        process.stdin.close()
-        assert process.wait(timeout=60) == 0
+        process.communicate(timeout=60)
+        assert process.returncode == 0
 
 
 @pytest.mark.parametrize("place", ["0.0.0.0:9400", "localhost:9400", "10.0.0.1:9400", "[::1]:9400", ":9400", "127.0.0.1:",
