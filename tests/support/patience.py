@@ -28,18 +28,19 @@ def with_longer_limits():
     """The limits of subprocess, wherever tests give one."""
     inside = threading.local()  # communicate calls wait
 
-    def longer(method):
+    def longer(method, *names):
         @functools.wraps(method)
-        def call(self, *arguments, timeout=None, **more):
-            if getattr(inside, "yes", False) or timeout is None:
-                return method(self, *arguments, timeout=timeout, **more)
+        def call(self, *arguments, **more):
+            more.update(zip(names, arguments))
+            if getattr(inside, "yes", False) or more.get("timeout") is None:
+                return method(self, **more)
             inside.yes = True
             try:
-                return method(self, *arguments, timeout=patient(timeout), **more)
+                return method(self, **{**more, "timeout": patient(more["timeout"])})
             finally:
                 inside.yes = False
 
         return call
 
-    subprocess.Popen.communicate = longer(subprocess.Popen.communicate)
-    subprocess.Popen.wait = longer(subprocess.Popen.wait)
+    subprocess.Popen.communicate = longer(subprocess.Popen.communicate, "input", "timeout")
+    subprocess.Popen.wait = longer(subprocess.Popen.wait, "timeout")

@@ -38,3 +38,13 @@ def test_a_test_that_hangs_ends(tmp_path):
 @pytest.mark.timeout(7)
 def test_the_limit_of_a_test_is_longer_as_well(request):
     assert request.node.get_closest_marker("timeout").args[0] == 7 * patience.FACTOR
+
+
+def test_a_limit_without_its_name():
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.communicate(b"some", 20) == (b"some", None)
+        assert process.wait(20) == 0
+    with subprocess.Popen(["sleep", "100"]) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.01)
+        process.kill()
