@@ -93,6 +93,7 @@ def test_torchrun(script, job):
     assert_trained(here.run, job, [0, 0])
 
 
+@pytest.mark.long
 def test_mpirun(script, job):
     """Without ssh, and as root, which OpenMPI wants to be asked for."""
     here = script("mpirun.sh")
@@ -141,8 +142,8 @@ class Submitted:
         self.wait_until(lambda: self.about("JobState") in states, AGAIN_S, f"one of {states}")
 
 
-@pytest.mark.parametrize("way", ["asked to stop", pytest.param("requeued from outside", marks=pytest.mark.long),
-                                 pytest.param("a rank is killed", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["asked to stop", "requeued from outside", "a rank is killed"])
 def test_sbatch_is_queued_again_and_goes_on(script, job, way):
     """By what SLURM does before a time limit, as an operator does it, and after a failure."""
     steps = 120

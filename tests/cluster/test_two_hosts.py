@@ -51,6 +51,7 @@ def test_an_agent_of_torchrun_on_each_host(start, job, places):
     assert_trained(start(places=places).torchrun(), job)
 
 
+@pytest.mark.long
 def test_srun(start, job):
     run = start(places=TWO_BY_TWO)
     assert_trained(run.srun(slurm.Slurm(run.cluster)), job)

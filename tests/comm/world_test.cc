@@ -235,12 +235,16 @@ TEST_RANKS(Activity, WaitsForParametersAndForSumsAreCountedApart, 2) {
   world->group()->all_gather(whole, part, "parameters").wait();
   const auto gathered = waited();
   EXPECT_EQ(gathered.reduce_s, before.reduce_s);
-  if (world->rank() == 0) EXPECT_GT(gathered.gather_s - before.gather_s, 0.3);
+  if (world->rank() == 0) {
+    EXPECT_GT(gathered.gather_s - before.gather_s, 0.3);
+  }
   late(0);
   world->group()->reduce_scatter(part, whole, Reduce::sum, "gradients").wait();
   const auto reduced = waited();
   EXPECT_EQ(reduced.gather_s, gathered.gather_s);
-  if (world->rank() == 1) EXPECT_GT(reduced.reduce_s - gathered.reduce_s, 0.3);
+  if (world->rank() == 1) {
+    EXPECT_GT(reduced.reduce_s - gathered.reduce_s, 0.3);
+  }
   world->group()->all_reduce(part, Reduce::sum, "agreement").wait();
   world->group()->barrier("neither");
   const auto after = waited();
