@@ -554,6 +554,7 @@ TEST(Failure, GuardedRanksTellTheFirstCause) {
   if (test::is_rank()) {
     auto world = join_with(60s);
     const int code = comm::guarded(*world, [&] {
+      world->group()->barrier("all have joined");  // who has not says another sentence
       if (world->rank() == 1) throw DataError("the shard 000.tar is no tar file");
       world->group()->barrier("wait for everybody");
     });
