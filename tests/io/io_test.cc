@@ -1,12 +1,16 @@
 // Files, atomic files and the reading of byte ranges.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <thread>
 
 #include "floe/core/error.h"
 #include "floe/io/file/file.h"
+#include "floe/io/file/input_stream.h"
 #include "floe/io/tensors/tensor_source.h"
 #include "tests/io/scratch.h"
 
@@ -29,6 +33,37 @@ TEST(File, ReadsAtAnyOffset) {
   EXPECT_EQ(text_at(file, 0, 10), "0123456789");
   EXPECT_EQ(text_at(file, 10, 0), "");
   EXPECT_THROW(text_at(file, 8, 3), DataError);
+}
+
+// A shard that is passed over because this process has no descriptor left would be data lost
+// without a word.
+TEST(Input, WantOfDescriptorsIsNoDamage) {
+  const Scratch scratch;
+  const std::string path = scratch.write("a.tar", "0123456789");
+  const int next = ::open("/dev/null", O_RDONLY);
+  ASSERT_GE(next, 0);
+  ::close(next);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{static_cast<rlim_t>(next), limit.rlim_max};
+  for (const std::string& where : {path, std::string("pipe:cat ") + path}) {
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    std::string said;
+    bool damage = false;
+    try {
+      open_input(where);
+    } catch (const DataError& e) {
+      damage = true;
+      said = e.what();
+    } catch (const Error& e) {
+      said = e.what();
+    }
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    EXPECT_FALSE(damage) << said;
+    EXPECT_NE(said.find("raise the limit of open files"), std::string::npos)
+        << where << ": " << said;
+  }
+  EXPECT_THROW(open_input(scratch.path("missing")), DataError);
 }
 
 TEST(File, RefusesWhatIsNoFile) {

@@ -70,6 +70,7 @@ std::string why_unused(const Counts& counts, std::string_view source) {
   std::string_view most;
   for (const auto& [reason, count] : counts.dropped)
     if (most.empty() || count > counts.dropped.find(most)->second) most = reason;
+  if (most.empty()) return str("So far: ", counts.text());
   std::string advice = "see docs/data.md for what a sample needs";
   if (most == reason::kNoCaptionOrImage)
     advice =

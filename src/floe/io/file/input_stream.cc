@@ -23,6 +23,16 @@ namespace {
 
 constexpr std::size_t kBlockBytes = 64 * 1024;  // of compressed data
 
+// What this process or machine lacks says nothing about the data: a shard that cannot be opened for
+// that reason is not a damaged one, and nobody may pass over it.
+void require_resources(int error, const std::string& what) {
+  const bool no_files = error == EMFILE || error == ENFILE;
+  require(!no_files, what, ": ", std::strerror(error),
+          "; raise the limit of open files (ulimit -n)");
+  require(error != ENOMEM && error != EAGAIN, what, ": ", std::strerror(error),
+          "; there is too little memory, or there are too many processes");
+}
+
 void drain(InputStream& stream) {
   std::array<std::byte, 4096> unused;
   while (stream.read(unused) > 0) {
@@ -33,7 +43,12 @@ class FileStream : public InputStream {
  public:
   explicit FileStream(const std::string& path) : path_(path) {
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    require<DataError>(fd_ >= 0, "cannot open shard '", path, "': ", std::strerror(errno));
+    if (fd_ < 0) {
+      const int error = errno;
+      const std::string what = str("cannot open shard '", path, "'");
+      require_resources(error, what);
+      throw DataError(str(what, ": ", std::strerror(error)));
+    }
     ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
   }
   ~FileStream() override { ::close(fd_); }
@@ -57,7 +72,10 @@ class CommandStream : public InputStream {
  public:
   explicit CommandStream(std::string command) : command_(std::move(command)) {
     int ends[2];
-    require(::pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", std::strerror(errno));
+    if (::pipe2(ends, O_CLOEXEC) != 0) {
+      require_resources(errno, str("cannot make a pipe for '", command_, "'"));
+      throw Error(str("cannot make a pipe: ", std::strerror(errno)));
+    }
     fd_ = ends[0];
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -69,6 +87,7 @@ class CommandStream : public InputStream {
     ::close(ends[1]);
     if (error != 0) {
       ::close(fd_);
+      require_resources(error, str("cannot start '", command_, "'"));
       throw DataError(str("cannot start '", command_, "': ", std::strerror(error)));
     }
   }
