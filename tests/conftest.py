@@ -1,7 +1,9 @@
 """For all tests."""
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,10 @@ import patience  # noqa: E402
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 patience.with_longer_limits()
+
+# What a shell starts in the background ignores SIGINT, and so would every process of a test.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):

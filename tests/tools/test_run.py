@@ -131,16 +131,11 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def default_signals():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests in the background may ignore it
-
-
 def start(checkout, *words, **settings):
     environment = {**os.environ, "PATH": f"{checkout / 'fake'}:{os.environ['PATH']}", "FLOE_TORCH": str(checkout / "torch"),
                    "FLOE_CUDA": "0", **settings}
     return subprocess.Popen(["bash", checkout / "run", *words], cwd=checkout, env=environment, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                            preexec_fn=default_signals)
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def wait_for(path, text):
