@@ -6,7 +6,6 @@ back, after a failure; the state is the same to the bit and the losses go on.
 Needs Python with numpy; cpu is for trying the script itself.
 """
 
-import argparse
 import os
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
 import numpy as np  # noqa: E402
 import runs  # noqa: E402
-from gpu_script import Cases, expect  # noqa: E402
+from gpu_script import Cases, expect, parse_arguments  # noqa: E402
 
 STEPS = 10
 SETS = dict(sets="a:layers.*,norm.* b:head.*,embed*", phase=2, rest="offload")
@@ -95,11 +94,9 @@ class Script(Cases):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
-    device = parser.parse_args().device
+    arguments = parse_arguments(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        script = Script(device, Path(folder))
+        script = Script(arguments.device, Path(folder), arguments.only)
         script.case("two ranks have the losses of the CPU", script.meets_the_cpu)
         script.case("2 to 3 ranks", lambda: script.resharded((2, 3)))
         script.case("2 to 4 ranks, saved behind the training", lambda: script.resharded((2, 4), **{"async": 1}))

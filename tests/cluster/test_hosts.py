@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import hosts
+from patience import wait_until
 
 PORT = 7000
 # Sends so many bytes and says how many seconds it took until all of them were acknowledged.
@@ -32,13 +32,6 @@ while True:
     print(address, flush=True)
     threading.Thread(target=receive, args=[connection], daemon=True).start()
 """
-
-
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.02)
 
 
 def listen(host, folder):

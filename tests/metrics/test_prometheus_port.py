@@ -14,6 +14,7 @@ import pytest
 import yaml
 from exposition import parse, value
 from logged_runs import START, TOOL, make_run, record, tool, values_of
+from patience import wait_until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 from running import command, default_signals, environment, golden_config, rank_process, wait_for_steps  # noqa: E402
@@ -39,14 +40,6 @@ def scrape(port):
     answer, text = ask(port)
     assert answer.status == 200 and answer.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
     return parse(text)
-
-
-def wait_until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
 
 
 def listeners(port):

@@ -12,7 +12,7 @@ import pytest
 from logged_runs import TOOL, make_run, record
 from test_wandb_reference import check_rows, run_folder, run_id
 from wandb_server import wandb_server
-from patience import patient
+from patience import wait_until
 
 REAL = str(Path(sys.executable).parent)
 
@@ -53,13 +53,6 @@ def end(process):
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     return stderr
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.time() + patient(seconds)
-    while not condition():
-        assert time.time() < deadline
-        time.sleep(0.02)
 
 
 def lines(path):

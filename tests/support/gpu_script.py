@@ -1,5 +1,6 @@
 """What the scripts that run on a GPU machine share: there is no pytest there."""
 
+import argparse
 import time
 
 
@@ -8,16 +9,27 @@ def expect(condition, *what):
         raise AssertionError(" ".join(str(part) for part in what))
 
 
-class Cases:
-    """Tries every case and remembers which failed; `device` is the one that is tried."""
+def parse_arguments(description):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
+    parser.add_argument("--only", help="cases with this word in their name")
+    return parser.parse_args()
 
-    def __init__(self, device, folder):
+
+class Cases:
+    """Tries every case (with `only`: that word in its name) and remembers which failed; `device` is the one that is
+    tried."""
+
+    def __init__(self, device, folder, only=None):
         self.device = device
         self.folder = folder
+        self.only = only
         self.failed = []
         self.count = 0
 
     def case(self, name, body):
+        if self.only and self.only not in name:
+            return
         begin = time.time()
         try:
             body()

@@ -14,14 +14,13 @@ def patient(seconds):
     return seconds * FACTOR
 
 
-def wait_until(condition, seconds, pause=0.02):
-    """Whether it has come true in time; it is asked once more at the end."""
+def wait_until(condition, seconds=60):
+    """What the condition has found; an AssertionError if that is nothing for so long."""
     end = time.monotonic() + patient(seconds)
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(pause)
-    return bool(condition())
+    while not (found := condition()):
+        assert time.monotonic() < end, f"not within {patient(seconds):.0f} s"
+        time.sleep(0.02)
+    return found
 
 
 def with_longer_limits():

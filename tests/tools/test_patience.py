@@ -22,7 +22,9 @@ def test_they_are_limits_all_the_same(monkeypatch):
     monkeypatch.setattr(patience, "FACTOR", 2)
     with pytest.raises(subprocess.TimeoutExpired):
         subprocess.run(["sleep", "1000"], timeout=0.1)
-    assert not patience.wait_until(lambda: False, 0.1)
+    with pytest.raises(AssertionError, match="not within"):
+        patience.wait_until(lambda: False, 0.1)
+    assert patience.wait_until(lambda: "found", 0.1) == "found"
 
 
 def test_a_test_that_hangs_ends(tmp_path):

@@ -6,11 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from patience import patient
+from patience import wait_until
 
 SOURCE = Path(os.environ["FLOE_SOURCE_DIR"])
 
@@ -139,10 +138,7 @@ def start(checkout, *words, **settings):
 
 
 def wait_for(path, text):
-    until = time.time() + patient(30)
-    while not (path.exists() and text in path.read_text()):
-        assert time.time() < until
-        time.sleep(0.02)
+    wait_until(lambda: path.exists() and text in path.read_text(), 30)
 
 
 WAITING = "==> Waiting for another ./run that is building build/release\n"

@@ -91,7 +91,8 @@ def start(tmp_path, write):
     started = []
 
     def begin(config, *words, ranks=1, name="run"):
-        words = [write(config), f"run.dir={tmp_path / 'runs'}", f"run.name={name}", *words]
+        path = write(config) if isinstance(config, dict) else config
+        words = [path, f"run.dir={tmp_path / 'runs'}", f"run.name={name}", *words]
         process = subprocess.Popen(
             command(words, ranks), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=environment(), preexec_fn=default_signals, start_new_session=True,

@@ -6,7 +6,6 @@ told. How long it takes until the last process has ended, with and without CUDA 
 cpu (over Gloo, without graphs) is for trying the script itself.
 """
 
-import argparse
 import os
 import re
 import resource
@@ -19,26 +18,15 @@ from functools import partial
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
-from gpu_script import Cases, expect  # noqa: E402
+from gpu_script import Cases, expect, parse_arguments  # noqa: E402
 from gpu_train import configuration, ranks_on_one_gpu, write_config  # noqa: E402
-from running import GOLDENS, command, environment, rank_process, wait_for_steps  # noqa: E402
+from running import GOLDENS, children_of, command, environment, rank_process, wait_for_steps  # noqa: E402
 
 TIMEOUT = 20  # dist.timeout_s: a process that hangs is waited for so long
 # Noticed by its connection to rank 0: at once, and what others do about it takes seconds.
 GONE = 30
 GRACE = 5  # of floe launch: so long a process that does not end is waited for
 BATCHES = GOLDENS / "neox_x2-train-world2"
-
-
-def children_of(parent):
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if parent_of(path) == parent]
-
-
-def parent_of(path):
-    try:
-        return int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return None
 
 
 class Script(Cases):
@@ -101,20 +89,16 @@ class Script(Cases):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
-    parser.add_argument("--only", help="cases with this word in their name")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        script = Script(arguments.device, Path(folder))
+        script = Script(arguments.device, Path(folder), arguments.only)
         # (ranks, the one it happens to, with graphs)
         for ranks, victim, graphs in ((2, 1, False), (2, 1, True), (4, 0, False), (4, 2, True)):
             if graphs and arguments.device == "cpu":
                 continue
             for what in ("killed", "hung", "told"):
                 name = f"rank {victim} of {ranks} {what}{', with graphs' if graphs else ''}"
-                if not arguments.only or arguments.only in name:
-                    script.case(name, partial(script.fault, what, ranks, graphs, victim))
+                script.case(name, partial(script.fault, what, ranks, graphs, victim))
     script.end()
 
 

@@ -7,7 +7,6 @@ its resume, what is exported, and text from it.
 Needs Python with numpy, safetensors and PyYAML; cpu is for trying the script itself.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
-from gpu_script import Cases, expect  # noqa: E402
+from gpu_script import Cases, expect, parse_arguments  # noqa: E402
 from running import FLOE, GOLDENS, command, environment, golden_config, rank_process, steps_of, wait_for_steps  # noqa: E402
 from patience import patient
 
@@ -235,12 +234,9 @@ class Script(Cases):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
-    parser.add_argument("--only", help="cases with this word in their name")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        script = Script(arguments.device, Path(folder))
+        script = Script(arguments.device, Path(folder), arguments.only)
         cases = {
             "forward": script.forward,
             "generate": script.generated,
@@ -266,8 +262,7 @@ def main():
             "exported, and text from it": script.exported,
         }
         for name, body in cases.items():
-            if not arguments.only or arguments.only in name:
-                script.case(name, body)
+            script.case(name, body)
     script.end()
 
 

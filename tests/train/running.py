@@ -30,13 +30,23 @@ def command(words, ranks):
     return [FLOE, "train", *words] if ranks == 1 else [FLOE, "launch", "-n", str(ranks), "--", "train", *words]
 
 
-def rank_process(launcher, rank):
-    """The process of one rank, by its environment."""
+def children_of(parent):
+    found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            if parent == launcher and f"RANK={rank}".encode() in (path / "environ").read_bytes().split(b"\0"):
-                return int(path.name)
+            if int((path / "stat").read_text().rsplit(")", 1)[1].split()[1]) == parent:
+                found.append(int(path.name))
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def rank_process(launcher, rank):
+    """The process of one rank, by its environment."""
+    for pid in children_of(launcher):
+        try:
+            if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return pid
         except OSError:
             continue
     raise AssertionError(f"rank {rank} is not there")

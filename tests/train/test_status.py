@@ -11,26 +11,13 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from running import FLOE, command, default_signals, environment, rank_process, wait_for_steps  # noqa: E402
-from patience import patient
+from running import FLOE, environment, rank_process, wait_for_steps  # noqa: E402
+from patience import wait_until
 
 
 @pytest.fixture
-def start(endless, tmp_path):
-    started = []
-
-    def begin(*words, ranks=2):
-        words = [endless, f"run.dir={tmp_path}", "run.name=run", *words]
-        process = subprocess.Popen(command(words, ranks), env=environment(), stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, preexec_fn=default_signals)
-        process.folder = tmp_path / "run"
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
+def start(start, endless):
+    return lambda *words, ranks=2: start(endless, *words, ranks=ranks)
 
 
 def status(folder, *words):
@@ -43,17 +30,10 @@ def status_json(folder):
     return json.loads(done.stdout)
 
 
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + patient(seconds)
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 def test_from_the_first_step_to_a_stop_and_the_end(start):
     run = start("checkpoint.every_steps=20")
     wait_for_steps(run, 30)
-    wait_for(lambda: status_json(run.folder)["step"] >= 20)
+    wait_until(lambda: status_json(run.folder)["step"] >= 20)
     now = status_json(run.folder)
     assert now["state"] == "training" and now["alive"] and now["total_steps"] == 100000
     assert len(now["ranks"]) == 2 and now["ranks"][1].startswith("rank 1: ") and "laion" in now["losses"]
@@ -97,7 +77,7 @@ def test_killed_without_a_word(start):
     run.kill()
     for pid in ranks:
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in ranks))
+    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in ranks))
     found = status_json(run.folder)
     assert found["state"] == "training" and not found["alive"]
     assert f"process {ranks[0]} on " in found["reason"] and "is gone without a word" in found["reason"]
@@ -111,12 +91,12 @@ def test_what_the_ranks_do_when_there_is_no_step(start):
     stopped = rank_process(run.pid, 1)
     os.kill(stopped, signal.SIGSTOP)
     try:
-        wait_for(lambda: "doing" in status_json(run.folder), 90)
+        wait_until(lambda: "doing" in status_json(run.folder), 90)
         first, second = status_json(run.folder)["doing"]
     finally:
         os.kill(stopped, signal.SIGCONT)
     assert first.startswith("rank 0: waits") and second == "rank 1: does not answer"
-    wait_for(lambda: "doing" not in status_json(run.folder), 60)
+    wait_until(lambda: "doing" not in status_json(run.folder), 60)
 
 
 def test_what_has_no_status(tmp_path):
