@@ -13,13 +13,16 @@
 
 #include "floe/checkpoint/checkpointer.h"
 #include "floe/checkpoint/folder/folders.h"
+#include "floe/checkpoint/load/resume.h"
 #include "floe/checkpoint/save/commit_point.h"
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
+#include "floe/io/file/file.h"
 #include "floe/models/transformer.h"
 #include "floe/optim/ema.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
+#include "tests/support/few_descriptors.h"
 
 namespace floe::checkpoint::checkpoints_test {
 namespace {
@@ -93,6 +96,21 @@ TEST_F(OwnLoop, WhatGoesInComesOut) {
   Checkpoints elsewhere(*third, {.folder = folder_ + "/elsewhere"});
   EXPECT_EQ(elsewhere.resume_from((saved / "step_2").string()).step, 2);
   EXPECT_TRUE(at::equal(weight(*engine), weight(*third)));
+}
+
+// A good checkpoint that cannot be looked at is not passed over: the run would go on from an older
+// one, or begin anew, and remove the good one in time.
+TEST_F(OwnLoop, WantOfDescriptorsIsNoReasonToBeginAnew) {
+  if (!test::kMayLackDescriptors) GTEST_SKIP();
+  const auto engine = make_engine(1);
+  Checkpoints(*engine, {.folder = folder_}).save(1, {});
+  Checkpoints later(*engine, {.folder = folder_});
+  {
+    const test::FewDescriptors few;
+    EXPECT_THROW(newest_whole(folder_, Reading::sizes), ResourceError);
+    EXPECT_THROW(later.resume(), ResourceError);
+  }
+  EXPECT_EQ(fs::path(newest_whole(folder_, Reading::sizes).path).filename(), "step_1");
 }
 
 TEST_F(OwnLoop, SetsKeepTheirNames) {

@@ -15,6 +15,7 @@
 #include "floe/checkpoint/save/commit_point.h"
 #include "floe/core/error.h"
 #include "floe/core/log.h"
+#include "floe/io/file/file.h"
 
 namespace floe::checkpoint {
 namespace {
@@ -126,41 +127,42 @@ void remove_checkpoint(const std::string& folder, const std::string& name) noexc
 }
 
 void remove_leftovers(const std::string& folder) noexcept {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(kReplaced)) continue;
-    const fs::path place = fs::path(folder) / name.substr(kReplaced.size());
-    if (fs::exists(place) || ::rename(entry.path().c_str(), place.c_str()) != 0) continue;
-    log::info("'", place.string(), "' is back: a save that was to replace it was interrupted");
-  }
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const bool unfinished = name.find(kTemporary) != std::string::npos;
-    const bool orphan =
-        name.ends_with(kBeside) && step_of_name(name.substr(0, name.size() - kBeside.size())) &&
-        !fs::exists(entry.path().string().substr(0, entry.path().string().size() - kBeside.size()));
-    if (unfinished || orphan) remove_quietly(entry.path().string());
+  try {
+    for (const std::string& name : file_names_in(folder)) {
+      if (!name.starts_with(kReplaced)) continue;
+      const fs::path replaced = fs::path(folder) / name,
+                     place = fs::path(folder) / name.substr(kReplaced.size());
+      if (fs::exists(place) || ::rename(replaced.c_str(), place.c_str()) != 0) continue;
+      log::info("'", place.string(), "' is back: a save that was to replace it was interrupted");
+    }
+    for (const std::string& name : file_names_in(folder)) {
+      const bool unfinished = name.find(kTemporary) != std::string::npos;
+      const bool orphan =
+          name.ends_with(kBeside) && step_of_name(name.substr(0, name.size() - kBeside.size())) &&
+          !fs::exists(fs::path(folder) / name.substr(0, name.size() - kBeside.size()));
+      if (unfinished || orphan) remove_quietly(str(folder, "/", name));
+    }
+  } catch (const std::exception& e) {
+    log::warn("what interrupted saves have left is not removed: ", e.what());
   }
 }
 
 void retire_emergencies(const std::string& folder, const std::string& start) noexcept {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name == kEmergency) remove_checkpoint(folder, name);
-    if (name.starts_with(kEmergencyPart) && name != kEmergencyPart + start)
-      remove_quietly(entry.path().string());
+  try {
+    for (const std::string& name : file_names_in(folder)) {
+      if (name == kEmergency) remove_checkpoint(folder, name);
+      if (name.starts_with(kEmergencyPart) && name != kEmergencyPart + start)
+        remove_quietly(str(folder, "/", name));
+    }
+  } catch (const std::exception& e) {
+    log::warn("emergency checkpoints that are no longer needed are not removed: ", e.what());
   }
 }
 
 std::vector<Listed> list_checkpoints(const std::string& folder) {
   std::vector<Listed> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : file_names_in(folder))
     if (const auto step = step_of_name(name)) found.push_back({name, *step});
-  }
   std::sort(found.begin(), found.end(), [](const Listed& a, const Listed& b) {
     return a.step != b.step ? a.step > b.step : a.name < b.name;
   });

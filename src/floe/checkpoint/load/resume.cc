@@ -42,6 +42,8 @@ std::vector<Candidate> find_candidates(const std::string& folder,
       const auto& shared = manifest.shared;
       found.push_back({path, manifest.step, manifest.emergency,
                        shared.is_object() ? shared.value(kBeganFrom, "") : ""});
+    } catch (const ResourceError&) {
+      throw;
     } catch (const Error& e) {
       passed_over.push_back(str("'", path, "' is not used: ", e.what()));
     }
@@ -70,6 +72,7 @@ bool is_folder(const fs::path& path) {
 }
 
 bool holds_checkpoints(const fs::path& folder) {
+  if (!is_folder(folder)) return false;
   return path_exists(folder / kLast) || path_exists(folder / kEmergency) ||
          !list_checkpoints(folder.string()).empty();
 }
@@ -185,6 +188,8 @@ Choice choose(const std::vector<std::string>& mine,
     std::string problem;
     try {
       validate(path);
+    } catch (const ResourceError&) {
+      throw;
     } catch (const std::exception& e) {
       problem = e.what();
     }
@@ -286,11 +291,10 @@ void check_whole(const std::string& checkpoint, Reading reading) {
 Newest newest_whole(const std::string& run, Reading reading) {
   const std::string folder = checkpoints_folder(run);
   Newest newest;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored))
-    if (entry.path().filename().string().starts_with(kEmergencyPart))
+  for (const std::string& name : file_names_in(folder))
+    if (name.starts_with(kEmergencyPart))
       newest.passed_over.push_back(
-          str("'", entry.path().string(),
+          str("'", folder, "/", name,
               "' is not used: it is what the ranks wrote when the run failed, and the run's next "
               "start puts it together"));
   std::vector<std::string> unread;
@@ -310,6 +314,8 @@ Newest newest_whole(const std::string& run, Reading reading) {
                   "on from it");
       newest.path = path;
       return newest;
+    } catch (const ResourceError&) {
+      throw;
     } catch (const Error& error) {
       newest.passed_over.push_back(str("'", path, "' is not used: ", error.what()));
     }

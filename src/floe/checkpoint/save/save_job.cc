@@ -210,8 +210,7 @@ void commit(const SaveJob& job, bool& placed) {
 // The ranks whose files are in the folder.
 std::vector<RankManifest> read_set(const std::string& folder) {
   std::vector<int> ranks;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : file_names_in(folder)) {
     int rank = 0;
     // NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion): the name is compared
     if (std::sscanf(name.c_str(), "floe_rank_%d.json", &rank) == 1 && name == manifest_file(rank))
@@ -315,12 +314,9 @@ bool complete_emergency(const std::string& folder, const RankHeader& header,
 std::vector<std::string> gather_emergencies(const std::string& folder, const Manifest& about) {
   std::vector<std::string> refused;
   const std::string target = str(folder, "/", kEmergency);
-  std::error_code error;
-  std::vector<std::string> sets;
-  for (const auto& entry : fs::directory_iterator(folder, error))
-    if (entry.path().filename().string().starts_with(kEmergencyPart))
-      sets.push_back(entry.path().string());
-  for (const std::string& set : sets) {
+  for (const std::string& name : file_names_in(folder)) {
+    if (!name.starts_with(kEmergencyPart)) continue;
+    const std::string set = str(folder, "/", name);
     try {
       const std::vector<RankManifest> ranks = read_set(set);
       finish_set(set, about, ranks);
@@ -329,6 +325,8 @@ std::vector<std::string> gather_emergencies(const std::string& folder, const Man
         continue;
       replace(set, target);
       sync_folder(folder);
+    } catch (const ResourceError&) {
+      throw;
     } catch (const std::exception& e) {
       refused.push_back(str("the emergency set '", set, "' is not used: ", e.what()));
     }

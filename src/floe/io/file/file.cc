@@ -58,6 +58,14 @@ void require_replaceable(const std::string& path, bool is_folder) {
 
 }  // namespace
 
+void require_resources(int error, const std::string& what) {
+  const bool no_files = error == EMFILE || error == ENFILE;
+  require<ResourceError>(!no_files, what, ": ", std::strerror(error),
+                         "; raise the limit of open files (ulimit -n)");
+  require<ResourceError>(error != ENOMEM && error != EAGAIN, what, ": ", std::strerror(error),
+                         "; there is too little memory, or there are too many processes");
+}
+
 void throw_errno(const char* what, const std::string& path) {
   throw Error(str("cannot ", what, " '", path, "': ", std::strerror(errno)));
 }
@@ -65,7 +73,12 @@ void throw_errno(const char* what, const std::string& path) {
 File::File(std::string path) : path_(std::move(path)) {
   // Non-blocking, so that a named pipe is refused below instead of waited for.
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  require<DataError>(fd_ >= 0, "cannot open '", path_, "': ", std::strerror(errno));
+  if (fd_ < 0) {
+    const int error = errno;
+    const std::string what = str("cannot open '", path_, "'");
+    require_resources(error, what);
+    throw DataError(str(what, ": ", std::strerror(error)));
+  }
   struct stat status {};
   if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(fd_);
@@ -93,6 +106,22 @@ void File::read_at(std::int64_t offset, std::span<std::byte> out) const {
 bool path_exists(const std::string& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
+}
+
+std::vector<std::string> file_names_in(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  fs::directory_iterator entry(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return names;
+  for (const fs::directory_iterator end; !error && entry != end; entry.increment(error))
+    names.push_back(entry->path().filename().string());
+  if (error) {
+    const std::string what = str("cannot read the folder '", folder, "'");
+    require_resources(error.value(), what);
+    throw Error(str(what, ": ", error.message()));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::string read_text(const std::string& path, std::int64_t most_bytes) {

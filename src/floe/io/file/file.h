@@ -6,13 +6,24 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "floe/core/error.h"
 
 namespace floe {
+
+// This process or machine lacks something (descriptors, memory). It says nothing about what was to
+// be read: whoever passes over what is damaged must not pass over that.
+class ResourceError : public Error {
+ public:
+  explicit ResourceError(const std::string& message) : Error(message) {}
+};
 
 // A file opened for reading, by position: no cursor, so any number of threads may read at once.
 class File {
  public:
-  // Opens a regular file; throws DataError that names the path when there is none or it is no file.
+  // Opens a regular file; throws DataError that names the path when there is none or it is no file,
+  // and ResourceError when this process has no descriptor left for it.
   explicit File(std::string path);
   ~File();
   File(const File&) = delete;
@@ -34,11 +45,18 @@ class File {
 // The whole file as text; throws DataError when it is larger than `most_bytes`.
 std::string read_text(const std::string& path, std::int64_t most_bytes);
 
+// Throws ResourceError where `error` (of errno) is a lack of descriptors, memory or processes.
+void require_resources(int error, const std::string& what);
+
 // Throws Error "cannot WHAT 'PATH': " with what errno says.
 [[noreturn]] void throw_errno(const char* what, const std::string& path);
 
 // Whether there is something; false as well where nobody may look.
 bool path_exists(const std::string& path);
+
+// What lies in a folder, by name; nothing where there is no such folder. Throws Error where it cannot
+// be read: that is no empty folder.
+std::vector<std::string> file_names_in(const std::string& folder);
 
 // What a chain of links leads to, whether that exists or not; the path itself where it is no link.
 std::string behind_links(const std::string& path);

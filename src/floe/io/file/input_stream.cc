@@ -17,21 +17,12 @@
 #include <vector>
 
 #include "floe/core/error.h"
+#include "floe/io/file/file.h"
 
 namespace floe {
 namespace {
 
 constexpr std::size_t kBlockBytes = 64 * 1024;  // of compressed data
-
-// What this process or machine lacks says nothing about the data: a shard that cannot be opened for
-// that reason is not a damaged one, and nobody may pass over it.
-void require_resources(int error, const std::string& what) {
-  const bool no_files = error == EMFILE || error == ENFILE;
-  require(!no_files, what, ": ", std::strerror(error),
-          "; raise the limit of open files (ulimit -n)");
-  require(error != ENOMEM && error != EAGAIN, what, ": ", std::strerror(error),
-          "; there is too little memory, or there are too many processes");
-}
 
 void drain(InputStream& stream) {
   std::array<std::byte, 4096> unused;

@@ -6,6 +6,7 @@
 
 #include "floe/core/error.h"
 #include "floe/io/dcp/dcp.h"
+#include "floe/io/file/file.h"
 #include "floe/io/file/json_text.h"
 #include "floe/io/safetensors/safetensors.h"
 #include "floe/io/torch_file/torch_file.h"
@@ -25,15 +26,6 @@ std::string first_of(const fs::path& folder, const std::vector<std::string>& nam
   return "";
 }
 
-std::vector<std::string> sorted_files(const fs::path& folder) {
-  std::error_code ignored;
-  std::vector<std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder, ignored))
-    files.push_back(entry.path().filename().string());
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
 std::string find_transformers(const fs::path& folder) {
   return first_of(folder, {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                            "pytorch_model.bin.index.json"});
@@ -44,7 +36,7 @@ std::string find_open_clip(const fs::path& folder) {
       first_of(folder, {"open_clip_model.safetensors", "open_clip_pytorch_model.bin"});
   if (!usual.empty()) return usual;
   std::vector<std::string> others;
-  for (const std::string& file : sorted_files(folder))
+  for (const std::string& file : file_names_in(folder))
     if (file.starts_with("open_clip_") && file.ends_with(".safetensors")) others.push_back(file);
   return others.size() == 1 ? (folder / others[0]).string() : "";
 }
@@ -120,7 +112,7 @@ std::string find_weights(const std::string& folder, FolderNaming first) {
   if (found.empty()) found = first_of(folder, {"checkpoint.pt"});
   if (!found.empty()) return found;
   std::vector<std::string> weights;
-  for (const std::string& file : sorted_files(folder))
+  for (const std::string& file : file_names_in(folder))
     for (const char* end : {".safetensors", ".bin", ".pt", ".pth", ".ckpt"})
       if (file.ends_with(end)) weights.push_back(file);
   throw DataError(str("the folder '", folder,
