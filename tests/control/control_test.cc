@@ -481,6 +481,16 @@ TEST(Gone, RankZeroHangs) {
   EXPECT_EQ(plane->states()[0], "") << "it does not answer";
   EXPECT_EQ(plane->states()[1], "nothing that it tells");
   plane->announce_failure("a cause");
+  // Calls of a group that nobody needs any more do not wait for it at all.
+  const auto told = [&] {
+    return message<CommError>(
+        [&] { plane->call(request(Request::Op::set, {"k"}, {"v"}), 20s, /*unless_failed=*/true); });
+  };
+  auto waiting = std::async(std::launch::async, told);
+  EXPECT_EQ(waiting.wait_for(200ms), std::future_status::timeout) << "rank 0 may still answer";
+  plane->give_up();
+  EXPECT_LT(seconds_of([&] { EXPECT_TRUE(has(waiting.get(), "given the others up")); }), 5);
+  EXPECT_LT(seconds_of([&] { EXPECT_TRUE(has(told(), "given the others up")); }), 5);
   EXPECT_LT(seconds_of([&] { plane.reset(); }), 5);
 }
 

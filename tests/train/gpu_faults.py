@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
 from gpu_script import Cases, expect, parse_arguments  # noqa: E402
 from gpu_train import configuration, ranks_on_one_gpu, write_config  # noqa: E402
+from patience import wait_until  # noqa: E402
 from running import GOLDENS, children_of, command, environment, rank_process, wait_for_steps  # noqa: E402
 
 TIMEOUT = 20  # dist.timeout_s: a process that hangs is waited for so long
@@ -67,8 +68,11 @@ class Script(Cases):
         elif what == "hung":
             os.kill(pid, signal.SIGSTOP)
             limit += TIMEOUT + GRACE
-        else:  # told: its part of the next checkpoint cannot be written
+        else:  # told: its part of the next checkpoint cannot be written; it begins when that is known
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, 4096))
+            logs = process.folder / "logs"
+            wait_until(lambda: any(" error: " in log.read_text() for log in logs.iterdir()), 300)
+            begin = time.time()
         said = process.communicate(timeout=10 * limit)[1]
         seconds = time.time() - begin
         left = [pid for pid in everybody if Path(f"/proc/{pid}").exists()]

@@ -14,6 +14,7 @@ using namespace std::chrono_literals;
 constexpr milliseconds kAnswer{30'000};
 // How long ranks may take to say what they are doing.
 constexpr milliseconds kStates{3'000};
+constexpr char kGivenUp[] = "this rank has given the others up";
 
 // Whether an answer may fail to come while rank 0 is well.
 bool waits(Request::Op op) {
@@ -45,18 +46,21 @@ std::optional<Reply> ControlPlane::call(const Request& request, milliseconds wai
   const bool waiting = waits(request.op);
   const auto deadline = Clock::now() + (waiting ? wait : kAnswer);
   std::unique_lock lock(mutex_);
+  const auto must_end = [&] { return unless_failed && (failure_ || given_up_); };
   require<CommError>(gone_.empty(), gone_);
+  require<CommError>(!unless_failed || !given_up_, kGivenUp);
   const std::int64_t id = begin_call(request, deadline);
   std::optional<Reply> reply;
   const auto over = [&] {
     reply = take_reply(id);
-    return reply || !gone_.empty() || (unless_failed && failure_);
+    return reply || !gone_.empty() || must_end();
   };
   changed_.wait_until(lock, deadline, over);
   if (reply) return reply;
   drop_call(id);
   if (unless_failed && failure_) throw CommError(str("given up because of ", describe(*failure_)));
   require<CommError>(gone_.empty(), gone_);
+  require<CommError>(!must_end(), kGivenUp);
   require<CommError>(waiting, name_of(0), " has not answered for ", kAnswer / 1s,
                      " s: its process is stopped or its host is gone");
   return std::nullopt;
@@ -75,6 +79,12 @@ void ControlPlane::announce_failure(const std::string& cause) noexcept {
   } catch (const std::exception& e) {
     log::debug("the failure could not be told: ", e.what());
   }
+}
+
+void ControlPlane::give_up() noexcept {
+  const std::lock_guard lock(mutex_);
+  given_up_ = true;
+  changed_.notify_all();
 }
 
 std::optional<Failure> ControlPlane::first_failure(milliseconds wait) {

@@ -75,13 +75,15 @@ class ControlPlane {
 
   // What rank 0's table answers; nothing when the keys it waits for do not come in time. Throws
   // CommError when rank 0 is gone or does not answer at all; with `unless_failed` also as soon as a
-  // rank has failed.
+  // rank has failed or this one has given up.
   std::optional<Reply> call(const Request& request, milliseconds wait, bool unless_failed = false);
 
   // Tells all ranks why this one ends. The first failure of all stays. Never throws.
   void announce_failure(const std::string& cause) noexcept;
   std::optional<Failure> first_failure(milliseconds wait);
   bool has_failed() const;
+  // This rank works with the others no more: calls that are for that end, whatever rank 0 does.
+  void give_up() noexcept;
   // Why rank 0 cannot be asked any more; nothing while it can.
   std::optional<std::string> lost() const;
 
@@ -120,6 +122,7 @@ class ControlPlane {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Failure> failure_;
+  bool given_up_ = false;
   std::string gone_;  // why rank 0 cannot be asked any more; empty: it can
   std::int64_t num_requests_ = 0;
   std::function<std::string()> state_;
