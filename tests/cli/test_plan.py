@@ -92,8 +92,8 @@ def test_json_is_the_same_plan(plan):
 
 
 def test_says_when_slices_are_uneven(plan):
-    assert "do not divide evenly" not in plan(DEMO, "world=4")
-    assert "do not divide evenly" in plan(DEMO, "world=7")
+    assert "are padded" not in plan(DEMO, "world=1")
+    assert "are padded to slices of whole 128 bytes" in plan(DEMO, "world=7")
 
 
 def test_print_config_shows_values_and_origins(plan):

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "floe/comm/world.h"
+#include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/names.h"
 #include "floe/nn/layers.h"
@@ -42,7 +43,7 @@ struct Bag : nn::Module {
 
 struct TwoBags : nn::Module {
   TwoBags() {
-    first = child<Bag>("first", Shapes{{"weight", {5, 7}}, {"bias", {7}}});
+    first = child<Bag>("first", Shapes{{"weight", {25, 8}}, {"bias", {8}}});
     second = child<Bag>("second", Shapes{{"weight", {3, 4}}, {"bias", {1}}, {"scale", {6}}});
   }
   at::Tensor forward(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b,
@@ -297,7 +298,7 @@ TEST(Ranges, EveryElementHasItsParametersDecay) {
   EXPECT_TRUE(cut) << "some slice begins inside a parameter";
 }
 
-// first: weight [5, 7] and bias [7]; 42 elements in slices of 14, so weight lies on three ranks.
+// first: weight [25, 8] and bias [8]; 208 elements in slices of 96, so weight lies on three ranks.
 TEST(Ranges, AParameterCutTwice) {
   const auto ranges = [](int rank) {
     Case c(rank, 3);
@@ -307,15 +308,15 @@ TEST(Ranges, AParameterCutTwice) {
     const auto found = ranges(rank);
     ASSERT_EQ(found.size(), 1U);
     EXPECT_EQ(found[0].first, 0);
-    EXPECT_EQ(found[0].numel, 14);
+    EXPECT_EQ(found[0].numel, 96);
     EXPECT_EQ(found[0].weight_decay, 0.5);
   }
   const auto last = ranges(2);
   ASSERT_EQ(last.size(), 2U);
-  EXPECT_EQ(last[0].numel, 7);
+  EXPECT_EQ(last[0].numel, 8);
   EXPECT_EQ(last[0].weight_decay, 0.5);
-  EXPECT_EQ(last[1].first, 7);
-  EXPECT_EQ(last[1].numel, 7);
+  EXPECT_EQ(last[1].first, 8);
+  EXPECT_EQ(last[1].numel, 8);
   EXPECT_EQ(last[1].weight_decay, 0);
 }
 
@@ -597,8 +598,11 @@ TEST(Clip, WithoutGradientsNothingHappens) {
 TEST(StateBytes, TwoMomentsPerOwnedElement) {
   for (const auto& [rank, world] : kPlaces) {
     Case c(rank, world);
-    // first: 42 elements, second: 19
-    const std::int64_t owned = (42 + world - 1) / world + (19 + world - 1) / world;
+    // first: 208 elements, second: 19; slices of whole 128 bytes
+    const auto slice = [world = world](std::int64_t numel) {
+      return world == 1 ? numel : round_up(ceil_div(numel, world), 32);
+    };
+    const std::int64_t owned = slice(208) + slice(19);
     AdamW adamw(*c.engine, {});
     EXPECT_EQ(adamw.state_bytes(), 2 * 4 * owned) << rank << " of " << world;
     EXPECT_EQ(adamw.state_bytes(), c.engine->plan().held().optimizer_state);

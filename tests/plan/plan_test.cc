@@ -12,6 +12,16 @@ using test::planned;
 const std::string kEverything = "train.trainable=['*']";
 const std::string kBf16 = "++strategy.mixed_precision={param: bf16}";
 
+// Slices are multiples of 128 bytes: 32 elements in fp32. Over 4 ranks a layer's 257 elements are
+// padded to 4 x 96, its frozen part's 244 to 4 x 64, an adapter's 13 to 4 x 32 and the root's 112
+// to 4 x 32. In bytes, whole and on a rank:
+constexpr std::int64_t kLayer = 1536, kLayerSlice = 384;
+constexpr std::int64_t kFrozen = 1024, kFrozenSlice = 256;
+constexpr std::int64_t kAdapter = 512, kAdapterSlice = 128;
+constexpr std::int64_t kRoot = 512, kRootSlice = 128;
+constexpr std::int64_t kAllSlices = 3 * kLayerSlice + kRootSlice;
+constexpr std::int64_t kFrozenSlices = 3 * kFrozenSlice + kRootSlice;
+
 struct Expected {
   std::int64_t trainable = 0, frozen = 0, gradients = 0, optimizer = 0, pool = 0, buffers = 0;
   std::int64_t gathers = 0, gathered = 0, scatters = 0, scattered = 0, reduces = 0, reduced = 0;
@@ -36,30 +46,29 @@ void expect_plan(const std::vector<std::string>& changes, const Expected& expect
   EXPECT_EQ(moved.all_reduced, expected.reduced);
 }
 
-// A layer's 257 elements are padded to 260 for 4 ranks: 1040 bytes whole, 65 elements per rank.
 TEST(Plan, FullShard) {
-  expect_plan({kEverything}, {.trainable = (3 * 65 + 28) * 4,
-                              .gradients = (3 * 65 + 28) * 4,
-                              .optimizer = 2 * (3 * 65 + 28) * 4,
-                              .pool = 448 + 2 * 1040,
-                              .buffers = 448 + 2 * 1040,
+  expect_plan({kEverything}, {.trainable = kAllSlices,
+                              .gradients = kAllSlices,
+                              .optimizer = 2 * kAllSlices,
+                              .pool = kRoot + 2 * kLayer,
+                              .buffers = kRoot + 2 * kLayer,
                               // The root and the last layer once, the others twice.
                               .gathers = 6,
-                              .gathered = 448 + 5 * 1040,
+                              .gathered = kRoot + 5 * kLayer,
                               .scatters = 4,
-                              .scattered = 448 + 3 * 1040});
+                              .scattered = kRoot + 3 * kLayer});
 }
 
 TEST(Plan, ShardGradOpKeepsEverythingForBackward) {
-  expect_plan({kEverything, "strategy.sharding=shard_grad_op"}, {.trainable = (3 * 65 + 28) * 4,
-                                                                 .gradients = (3 * 65 + 28) * 4,
-                                                                 .optimizer = 2 * (3 * 65 + 28) * 4,
-                                                                 .pool = 448 + 3 * 1040,
-                                                                 .buffers = 448 + 2 * 1040,
+  expect_plan({kEverything, "strategy.sharding=shard_grad_op"}, {.trainable = kAllSlices,
+                                                                 .gradients = kAllSlices,
+                                                                 .optimizer = 2 * kAllSlices,
+                                                                 .pool = kRoot + 3 * kLayer,
+                                                                 .buffers = kRoot + 2 * kLayer,
                                                                  .gathers = 4,
-                                                                 .gathered = 448 + 3 * 1040,
+                                                                 .gathered = kRoot + 3 * kLayer,
                                                                  .scatters = 4,
-                                                                 .scattered = 448 + 3 * 1040});
+                                                                 .scattered = kRoot + 3 * kLayer});
 }
 
 TEST(Plan, NoShardOnlyAveragesGradients) {
@@ -70,129 +79,129 @@ TEST(Plan, NoShardOnlyAveragesGradients) {
                                                             .reduced = 883 * 4});
 }
 
-// Over 2 ranks a layer is padded to 258 elements, 129 per rank.
+// Over 2 ranks a layer is padded to 2 x 160 elements, the root to 2 x 64.
 TEST(Plan, HybridReducesSlicesAcrossCopies) {
   expect_plan({kEverything, "strategy.sharding=hybrid", "strategy.hybrid_shard_size=2"},
-              {.trainable = (3 * 129 + 56) * 4,
-               .gradients = (3 * 129 + 56) * 4,
-               .optimizer = 2 * (3 * 129 + 56) * 4,
-               .pool = 448 + 2 * 1032,
-               .buffers = 448 + 2 * 1032,
+              {.trainable = (3 * 160 + 64) * 4,
+               .gradients = (3 * 160 + 64) * 4,
+               .optimizer = 2 * (3 * 160 + 64) * 4,
+               .pool = kRoot + 2 * 1280,
+               .buffers = kRoot + 2 * 1280,
                .gathers = 6,
-               .gathered = 448 + 5 * 1032,
+               .gathered = kRoot + 5 * 1280,
                .scatters = 4,
-               .scattered = 448 + 3 * 1032,
+               .scattered = kRoot + 3 * 1280,
                .reduces = 4,
-               .reduced = (3 * 129 + 56) * 4});
+               .reduced = (3 * 160 + 64) * 4});
 }
 
-// An adapter's 13 elements are padded to 16, 4 per rank; the frozen 244 divide evenly.
 TEST(Plan, FrozenGroupsHaveNoGradients) {
   expect_plan({},
-              {.trainable = 3 * 16,
-               .frozen = (3 * 61 + 28) * 4,
-               .gradients = 3 * 16,
-               .optimizer = 2 * 3 * 16,
-               .pool = 448 + 2 * (976 + 64),
-               .buffers = 2 * 64,
+              {.trainable = 3 * kAdapterSlice,
+               .frozen = kFrozenSlices,
+               .gradients = 3 * kAdapterSlice,
+               .optimizer = 2 * 3 * kAdapterSlice,
+               .pool = kRoot + 2 * (kFrozen + kAdapter),
+               .buffers = 2 * kAdapter,
                // Frozen: the root, layers.0 (below the lowest adapter) and layers.2 (last) once,
                // layers.1 twice. Adapters: the last once, the others twice.
                .gathers = 5 + 5,
-               .gathered = 448 + 4 * 976 + 5 * 64,
+               .gathered = kRoot + 4 * kFrozen + 5 * kAdapter,
                .scatters = 3,
-               .scattered = 3 * 64});
+               .scattered = 3 * kAdapter});
 }
 
 TEST(Plan, BelowTheLowestTrainableParameterNothingIsGatheredAgain) {
-  expect_plan({"train.trainable=['layers.2.*']"}, {.trainable = 65 * 4,
-                                                   .frozen = (2 * 65 + 28) * 4,
-                                                   .gradients = 65 * 4,
-                                                   .optimizer = 2 * 65 * 4,
-                                                   .pool = 448 + 2 * 1040,
-                                                   .buffers = 1040,
+  expect_plan({"train.trainable=['layers.2.*']"}, {.trainable = kLayerSlice,
+                                                   .frozen = 2 * kLayerSlice + kRootSlice,
+                                                   .gradients = kLayerSlice,
+                                                   .optimizer = 2 * kLayerSlice,
+                                                   .pool = kRoot + 2 * kLayer,
+                                                   .buffers = kLayer,
                                                    .gathers = 4,
-                                                   .gathered = 448 + 3 * 1040,
+                                                   .gathered = kRoot + 3 * kLayer,
                                                    .scatters = 1,
-                                                   .scattered = 1040});
+                                                   .scattered = kLayer});
 }
 
 TEST(Plan, NothingTrains) {
-  expect_plan({"train.trainable=[]"}, {.frozen = (3 * 65 + 28) * 4,
-                                       .pool = 448 + 2 * 1040,
+  expect_plan({"train.trainable=[]"}, {.frozen = kAllSlices,
+                                       .pool = kRoot + 2 * kLayer,
                                        .gathers = 4,
-                                       .gathered = 448 + 3 * 1040});
+                                       .gathered = kRoot + 3 * kLayer});
 }
 
 TEST(Plan, RecomputedUnitsAreGatheredAgainAsAWhole) {
   expect_plan({"strategy.activation_checkpointing=[DecoderLayer]"},
-              {.trainable = 3 * 16,
-               .frozen = (3 * 61 + 28) * 4,
-               .gradients = 3 * 16,
-               .optimizer = 2 * 3 * 16,
-               .pool = 448 + 2 * (976 + 64),
-               .buffers = 2 * 64,
+              {.trainable = 3 * kAdapterSlice,
+               .frozen = kFrozenSlices,
+               .gradients = 3 * kAdapterSlice,
+               .optimizer = 2 * 3 * kAdapterSlice,
+               .pool = kRoot + 2 * (kFrozen + kAdapter),
+               .buffers = 2 * kAdapter,
                .gathers = 5 + 6,
-               .gathered = 448 + 5 * 976 + 5 * 64,
+               .gathered = kRoot + 5 * kFrozen + 5 * kAdapter,
                .scatters = 3,
-               .scattered = 3 * 64});
+               .scattered = 3 * kAdapter});
 }
 
 TEST(Plan, ResidentFrozenGroupsAreNeverGathered) {
-  expect_plan({"strategy.frozen.residency=resident"}, {.trainable = 3 * 16,
+  expect_plan({"strategy.frozen.residency=resident"}, {.trainable = 3 * kAdapterSlice,
                                                        .frozen = 844 * 4,
-                                                       .gradients = 3 * 16,
-                                                       .optimizer = 2 * 3 * 16,
-                                                       .pool = 2 * 64,
-                                                       .buffers = 2 * 64,
+                                                       .gradients = 3 * kAdapterSlice,
+                                                       .optimizer = 2 * 3 * kAdapterSlice,
+                                                       .pool = 2 * kAdapter,
+                                                       .buffers = 2 * kAdapter,
                                                        .gathers = 5,
-                                                       .gathered = 5 * 64,
+                                                       .gathered = 5 * kAdapter,
                                                        .scatters = 3,
-                                                       .scattered = 3 * 64});
+                                                       .scattered = 3 * kAdapter});
 }
 
-// The frozen slices take 844 bytes and a resident layer 732 more.
+// The frozen slices take 896 bytes and a resident layer, which is not padded, 720 more.
 TEST(Plan, AutoKeepsResidentWhatSavesMostWithinTheBudget) {
   const auto budget = [](std::int64_t bytes) {
     return str("strategy.frozen={residency: auto, memory_budget: ", bytes, "}");
   };
-  expect_plan({budget(844 + 732)}, {.trainable = 3 * 16,
-                                    .frozen = 844 + 732,
-                                    .gradients = 3 * 16,
-                                    .optimizer = 2 * 3 * 16,
-                                    .pool = 448 + 976 + 64 + 64,
-                                    .buffers = 2 * 64,
+  expect_plan({budget(896 + 720)}, {.trainable = 3 * kAdapterSlice,
+                                    .frozen = 896 + 720,
+                                    .gradients = 3 * kAdapterSlice,
+                                    .optimizer = 2 * 3 * kAdapterSlice,
+                                    .pool = kRoot + kFrozen + kAdapter + kAdapter,
+                                    .buffers = 2 * kAdapter,
                                     // layers.1, which would be gathered twice
                                     .gathers = 8,
-                                    .gathered = 448 + 2 * 976 + 5 * 64,
+                                    .gathered = kRoot + 2 * kFrozen + 5 * kAdapter,
                                     .scatters = 3,
-                                    .scattered = 3 * 64});
-  EXPECT_EQ(planned({budget(844 + 732)}).holdings.resident, 976);
-  EXPECT_EQ(planned({budget(844)}).holdings.resident, 0);
+                                    .scattered = 3 * kAdapter});
+  EXPECT_EQ(planned({budget(896 + 720)}).holdings.resident, 244 * 4);
+  EXPECT_EQ(planned({budget(896)}).holdings.resident, 0);
   EXPECT_EQ(planned({budget(844 * 4)}).holdings.resident, 844 * 4);
   EXPECT_EQ(planned({budget(844 * 4)}).moved.gathers, 5);
 }
 
 // bf16 halves what is gathered and what frozen slices take; masters and reductions stay fp32.
 TEST(Plan, MixedPrecision) {
-  expect_plan({kBf16}, {.trainable = 3 * 16,
-                        .frozen = (3 * 61 + 28) * 2,
-                        .gradients = 3 * 16,
-                        .optimizer = 2 * 3 * 16,
-                        .pool = 224 + 2 * (488 + 32),
-                        .buffers = 2 * 64,
+  // 64 elements are the least that a slice has: 128 bytes in bf16, 256 in fp32.
+  expect_plan({kBf16}, {.trainable = 3 * 256,
+                        .frozen = (3 * 64 + 64) * 2,
+                        .gradients = 3 * 256,
+                        .optimizer = 2 * 3 * 256,
+                        .pool = 512 + 2 * (512 + 512),
+                        .buffers = 2 * 1024,
                         .gathers = 10,
-                        .gathered = 224 + 4 * 488 + 5 * 32,
+                        .gathered = 512 + 4 * 512 + 5 * 512,
                         .scatters = 3,
-                        .scattered = 3 * 64});
+                        .scattered = 3 * 1024});
   const auto reduced = planned({kBf16, "strategy.mixed_precision.reduce=bf16"});
-  EXPECT_EQ(reduced.moved.reduce_scattered, 3 * 32);
-  EXPECT_EQ(reduced.holdings.held.gradient_slices, 3 * 16) << "added up in fp32";
+  EXPECT_EQ(reduced.moved.reduce_scattered, 3 * 512);
+  EXPECT_EQ(reduced.holdings.held.gradient_slices, 3 * 256) << "added up in fp32";
 }
 
 TEST(Plan, FrozenStorageHasItsOwnType) {
   const auto report = planned({kBf16, "strategy.frozen.dtype=fp32"});
-  EXPECT_EQ(report.holdings.held.frozen_slices, (3 * 61 + 28) * 4);
-  EXPECT_EQ(report.moved.gathered, 224 + 4 * 488 + 5 * 32) << "gathered as it computes";
+  EXPECT_EQ(report.holdings.held.frozen_slices, (3 * 64 + 64) * 4);
+  EXPECT_EQ(report.moved.gathered, 512 + 4 * 512 + 5 * 512) << "gathered as it computes";
 }
 
 // Whole masters must be cast to compute: two copies of adapters at a time, nothing moves.
@@ -209,39 +218,41 @@ TEST(Plan, NoShardInMixedPrecisionCasts) {
 // 16384 rows make the embedding a unit of its own, and the head uses the same weight.
 TEST(Plan, TiedWeightsCountAndMoveOnce) {
   const auto report = planned({kEverything, "model.vocab=16384", "model.tied=true"});
-  const std::int64_t table = 65536 * 4, root = 32 * 4;
+  const std::int64_t table = 65536 * 4, root = 128 * 4;
   EXPECT_EQ(report.trainable_numel, 65536 + 32 + 3 * 257);
-  EXPECT_EQ(report.holdings.held.trainable_slices, (16384 + 8 + 3 * 65) * 4);
+  EXPECT_EQ(report.holdings.held.trainable_slices, (16384 + 32) * 4 + 3 * kLayerSlice);
   // The table stays from the embedding's forward to the head's backward; each layer comes twice.
   EXPECT_EQ(report.moved.gathers, 8);
-  EXPECT_EQ(report.moved.gathered, table + root + 6 * 1040);
+  EXPECT_EQ(report.moved.gathered, table + root + 6 * kLayer);
   EXPECT_EQ(report.moved.reduce_scatters, 5);
-  EXPECT_EQ(report.moved.reduce_scattered, table + root + 3 * 1040);
-  EXPECT_GE(report.holdings.held.pool, table + root + 2 * 1040);
+  EXPECT_EQ(report.moved.reduce_scattered, table + root + 3 * kLayer);
+  EXPECT_GE(report.holdings.held.pool, table + root + 2 * kLayer);
 }
 
 TEST(Plan, OffloadedSlicesAreInHostMemory) {
   const auto report = planned({"strategy.cpu_offload=true"});
   const plan::Holdings& holdings = report.holdings;
-  EXPECT_EQ(holdings.host_between_steps, 3 * 16 * 3 + 844);
+  EXPECT_EQ(holdings.host_between_steps, 3 * kAdapterSlice * 3 + kFrozenSlices);
   EXPECT_EQ(holdings.host_between_steps, holdings.held.between_steps());
-  EXPECT_EQ(holdings.host_peak, 3 * 16 * 4 + 844);
-  EXPECT_EQ(holdings.held.peak() - holdings.host_peak, 448 + 2 * (976 + 64) + 2 * 64)
+  EXPECT_EQ(holdings.host_peak, 3 * kAdapterSlice * 4 + kFrozenSlices);
+  EXPECT_EQ(holdings.held.peak() - holdings.host_peak,
+            kRoot + 2 * (kFrozen + kAdapter) + 2 * kAdapter)
       << "gathered parameters and gradients before reduction";
   EXPECT_EQ(report.unsharded_holdings.host_peak, 0);
 
   const auto resident =
       planned({"strategy.cpu_offload=true", "strategy.frozen.residency=resident"});
-  EXPECT_EQ(resident.holdings.host_between_steps, 3 * 16 * 3) << "resident copies stay where used";
+  EXPECT_EQ(resident.holdings.host_between_steps, 3 * kAdapterSlice * 3)
+      << "resident copies stay where used";
 }
 
 TEST(Plan, OptimizerState) {
   const auto state = [](const std::string& optimizer) {
     return planned({"train.optimizer=" + optimizer}).holdings.held.optimizer_state;
   };
-  EXPECT_EQ(state("{type: adamw}"), 2 * 3 * 16);
+  EXPECT_EQ(state("{type: adamw}"), 2 * 3 * kAdapterSlice);
   EXPECT_EQ(state("{type: sgd}"), 0);
-  EXPECT_EQ(state("{type: sgd, momentum: 0.9}"), 3 * 16);
+  EXPECT_EQ(state("{type: sgd, momentum: 0.9}"), 3 * kAdapterSlice);
 }
 
 TEST(Plan, OneRankMovesNothing) {
@@ -260,8 +271,8 @@ TEST(Plan, UnshardedIsEveryRankWithEverything) {
 }
 
 TEST(Plan, PaddingIsCounted) {
-  EXPECT_EQ(planned().padding.num_groups, 3);
-  EXPECT_EQ(planned().padding.numel, 3 * 3);
+  EXPECT_EQ(planned().padding.num_groups, 7);
+  EXPECT_EQ(planned().padding.numel, 3 * (12 + 115) + 16);
   EXPECT_EQ(planned({"world=1"}).padding.num_groups, 0);
   EXPECT_EQ(planned({"world=1"}).padding.numel, 0);
 }

@@ -47,8 +47,10 @@ TEST(Report, TextSaysEverything) {
   const std::string text = to_text(planned());
   expect_part(text, "transformer with 883 parameters: 39 train (4.42%), 844 are frozen\n");
   expect_part(text, "4 ranks, full_shard, computes in fp32, reduces gradients in fp32\n");
-  expect_part(text, "layers.1 … 2  2 × DecoderLayer  frozen          244     976 B     244 B");
-  expect_part(text, "3 of 7 groups do not divide evenly: 9 zeros fill their last slices.\n");
+  expect_part(text, "layers.1 … 2  2 × DecoderLayer  frozen          244  1.00 KiB     256 B");
+  expect_part(
+      text,
+      "7 of 7 groups are padded to slices of whole 128 bytes: 397 zeros fill the last ones.\n");
   expect_part(text, "optimizer state (adamw)");
   expect_part(text, "without activations");
   for (std::size_t begin = 0; begin < text.size();) {
@@ -88,7 +90,7 @@ TEST(Report, JsonAddsUp) {
   EXPECT_EQ(holds["peak_bytes"], report.holdings.held.peak());
   EXPECT_EQ(json["moves"]["all_gathers"], 10);
   EXPECT_EQ(json["unsharded"]["moves"]["all_reduces"], 3);
-  EXPECT_EQ(json["padding"]["numel"], 9);
+  EXPECT_EQ(json["padding"]["numel"], 397);
 }
 
 }  // namespace

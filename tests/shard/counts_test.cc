@@ -178,6 +178,26 @@ TEST(Counts, EqualTheFormulas) {
   }
 }
 
+// NCCL moves 16 bytes at a time only between such addresses (Note [Aligned slices]).
+TEST(Counts, SlicesBeginAtMultiplesOf128BytesInEveryTypeTheyHave) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    Training run(c);
+    for (const auto& group : run.engine->groups()) {
+      const shard::PlannedGroup& plan = group->plan();
+      if (plan.shard_size == 1) continue;
+      SCOPED_TRACE(group->name());
+      EXPECT_EQ(group->slice().nbytes() % 128, 0U);
+      EXPECT_EQ(plan.slice_bytes() % 128, 0);
+      EXPECT_EQ(plan.moved_bytes() / plan.shard_size % 128, 0);
+      EXPECT_EQ(plan.gathered_bytes() / plan.shard_size % 128, 0);
+      EXPECT_EQ(plan.gradient_bytes() / plan.shard_size % 128, 0);
+      EXPECT_LT(plan.layout.slice_numel(), plan.layout.numel() / plan.shard_size + 129)
+          << "no more than that is padded";
+    }
+  }
+}
+
 TEST(Counts, FrozenParametersCostNothingInBackward) {
   Case c;
   c.trainable = {"layers.4.*"};

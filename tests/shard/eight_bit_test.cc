@@ -217,7 +217,7 @@ TEST(Stored, ValuesThatAreNotFiniteAreRefused) {
       const at::NoGradGuard no_grad;
       model->named_parameters()["0.weight"][7][4] = wrong;
     }
-    auto options = options_for(comm::World::fake(1, 2), at::kFloat8_e4m3fn);
+    auto options = options_for(comm::World::fake(0, 2), at::kFloat8_e4m3fn);
     options.trainable = {{"1.*"}};
     options.watch_operators = true;
     EXPECT_EQ(error_of([&] { shard::fully_shard(model.ptr(), {.units = {"Linear"}}, options); }),

@@ -27,7 +27,7 @@ struct EightBitMatrix {
 
 // How the slices of a group look.
 struct EightBitSlices {
-  static constexpr std::int64_t kAlignment = 16;  // bytes; slice_numel is a multiple
+  static constexpr std::int64_t kAlignment = 128;  // bytes; slice_numel is a multiple
 
   EightBitSlices() = default;
   EightBitSlices(const std::vector<std::pair<std::int64_t, std::int64_t>>& shapes,

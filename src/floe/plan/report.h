@@ -36,7 +36,7 @@ struct PhaseReport {
   shard::MovedBytes moved;
 };
 
-// Groups whose elements do not divide evenly over the ranks; zeros fill the last slices.
+// Groups whose elements do not divide into slices of whole 128 bytes; zeros fill the last ones.
 struct Padding {
   std::int64_t num_groups = 0, numel = 0;
 };

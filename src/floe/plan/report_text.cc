@@ -197,8 +197,8 @@ std::string padding_line(const PlanReport& report) {
   const Padding& padding = report.padding;
   if (padding.num_groups == 0) return "";
   return str(padding.num_groups, " of ", report.plan.groups.size(),
-             " groups do not divide evenly: ", padding.numel,
-             padding.numel == 1 ? " zero fills" : " zeros fill", " their last slices.\n");
+             " groups are padded to slices of whole 128 bytes: ", padding.numel,
+             padding.numel == 1 ? " zero fills" : " zeros fill", " the last ones.\n");
 }
 
 std::string holds_table(const PlanReport& report) {

@@ -6,12 +6,21 @@
 // the buffer and the parameters are views into it. A slice holds of each parameter a contiguous
 // range of its elements. The order puts parameters with a size that keeps the next one aligned
 // first, so that odd sizes (a scalar gate) misalign nothing.
+//
+// Note [Aligned slices]
+// A slice that several ranks share a buffer of begins at a multiple of kSliceAlignment bytes, in
+// every dtype in which the group is stored, gathered or reduced: NCCL moves 16 bytes at a time only
+// where a slice begins and ends at such an address, and 128 are a line of an accelerator's cache.
+// What is not sliced begins where its buffer does and is not padded. Nobody may rely on where a
+// slice ends: checkpoints know elements of parameters, never slices.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 namespace floe::shard {
+
+inline constexpr std::int64_t kSliceAlignment = 128;  // bytes; see Note [Aligned slices]
 
 // Elements [first, first + numel) of one parameter, at `slice_offset` of a rank's slice.
 struct Piece {

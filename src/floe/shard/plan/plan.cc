@@ -36,6 +36,16 @@ std::int64_t largest_window(const std::vector<PlannedUnit>& units,
   return largest;
 }
 
+// How many elements a slice is a multiple of: see Note [Aligned slices].
+std::int64_t slice_granule(const PlannedGroup& group) {
+  if (group.eight_bit()) return kSliceAlignment;  // one byte each
+  if (group.shard_size == 1) return 1;
+  std::int64_t smallest =
+      std::min(element_size(group.storage_dtype), element_size(group.param_dtype));
+  if (group.trainable) smallest = std::min(smallest, element_size(group.reduce_dtype));
+  return ceil_div(kSliceAlignment, smallest);
+}
+
 }  // namespace
 
 std::int64_t PlannedGroup::gathered_bytes() const {
@@ -161,6 +171,7 @@ std::vector<std::string> ShardPlan::lines() const {
 
 void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameters) {
   const bool eight_bit = group.eight_bit();
+  static_assert(kernels::EightBitSlices::kAlignment == kSliceAlignment);
   std::vector<std::int64_t> numels;
   std::vector<std::pair<std::int64_t, std::int64_t>> shapes;
   for (const std::size_t i : group.parameters) {
@@ -168,8 +179,7 @@ void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameter
     numels.push_back(parameter.numel);
     if (eight_bit) shapes.emplace_back(parameter.shape[0], parameter.shape[1]);
   }
-  group.layout = FlatLayout(std::move(numels), group.shard_size,
-                            eight_bit ? kernels::EightBitSlices::kAlignment : 1);
+  group.layout = FlatLayout(std::move(numels), group.shard_size, slice_granule(group));
   if (eight_bit)
     group.eight_bit_slices =
         kernels::EightBitSlices(shapes, group.layout.slice_numel(), group.shard_size);
