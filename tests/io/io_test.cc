@@ -35,7 +35,8 @@ TEST(File, ReadsAtAnyOffset) {
   EXPECT_THROW(text_at(file, 8, 3), DataError);
 }
 
-// Data that is passed over because this process has no descriptor left would be lost without a word.
+// Data that is passed over because this process has no descriptor left would be lost without a
+// word.
 TEST(Input, WantOfDescriptorsIsNoDamage) {
   if (!test::kMayLackDescriptors) GTEST_SKIP();
   const Scratch scratch;

@@ -126,8 +126,8 @@ struct World::State {
 
   // First the store: NCCL's own thread tells rank 0 of every collective that has timed out, and a
   // group that ends waits for that thread, however long rank 0 does not answer.
-  // Then all groups at the same time: giving up one NCCL group may wait for a kernel of another one, which waits
-  // for a rank that is gone.
+  // Then all groups at the same time: giving up one NCCL group may wait for a kernel of another
+  // one, which waits for a rank that is gone.
   void abort(const std::string& why) {
     control->give_up();
     std::vector<std::future<void>> ended;

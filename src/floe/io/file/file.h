@@ -54,8 +54,8 @@ void require_resources(int error, const std::string& what);
 // Whether there is something; false as well where nobody may look.
 bool path_exists(const std::string& path);
 
-// What lies in a folder, by name; nothing where there is no such folder. Throws Error where it cannot
-// be read: that is no empty folder.
+// What lies in a folder, by name; nothing where there is no such folder. Throws Error where it
+// cannot be read: that is no empty folder.
 std::vector<std::string> file_names_in(const std::string& folder);
 
 // What a chain of links leads to, whether that exists or not; the path itself where it is no link.
