@@ -5,11 +5,15 @@
 //   options.num_beams = 3;
 //   options.eos = {endofchunk};
 //   const auto texts = generate(model, {{ids, images}}, options, at::kCPU, at::kFloat);
+//
+// Many prompts that have nothing to do with each other: generate_each, in the batches of
+// batching.h.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "floe/generation/generate_session.h"
@@ -71,5 +75,20 @@ const models::Decoder& require_decoder(const models::LanguageModel& model);
 std::vector<Generated> generate(models::LanguageModel& model, const std::vector<Prompt>& prompts,
                                 const GenerateOptions& options, at::Device device,
                                 at::ScalarType dtype);
+
+// The same for prompts that are computed together but each as if it were alone: texts do not depend
+// on what else is in the batch (but for rounding, which a batch of another size may do
+// differently). Prompt p gets the draws that prompt number streams[p] gets from `generate`. No
+// warnings.
+std::vector<Generated> generate_each(models::LanguageModel& model,
+                                     const std::vector<Prompt>& prompts,
+                                     const std::vector<std::uint64_t>& streams,
+                                     const GenerateOptions& options, at::Device device,
+                                     at::ScalarType dtype);
+
+// Throws ConfigError or DataError for a prompt that the model cannot read, or that leaves no
+// positions for so many new tokens. `name`: of the prompt, for the message.
+void check_prompt(const models::LanguageModel& model, const Prompt& prompt, const std::string& name,
+                  std::int64_t max_new_tokens);
 
 }  // namespace floe::generation

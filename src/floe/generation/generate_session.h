@@ -1,4 +1,5 @@
-// A model that is continued token by token, with a key-value cache.
+// A model that is continued token by token, with a cache of keys and values: of text, and of images
+// for the layers that look at them.
 //
 // Note [Remembered images]
 // A new token has no ids of the prompt beside it, so its media time (Note [Media time]) does not
@@ -14,8 +15,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
+#include "floe/models/flamingo/media_plan.h"
 #include "floe/models/language_model.h"
 #include "floe/nn/attention.h"
 
@@ -26,40 +30,81 @@ struct Prompt {
   at::Tensor images;  // [n, 3, H, W] on the CPU; undefined: none
 };
 
-// Order of calls: start; then any number of repeat, reorder, keep and step.
+// What "the batch" of Note [Remembered images] is.
+enum class Company {
+  one_batch,   // all prompts together
+  each_alone,  // each prompt with its own sequences: as if it were computed without the others
+};
+
+struct SessionOptions {
+  bool images_of_whole_text = false;  // see Note [Remembered images]
+  Company company = Company::one_batch;
+  std::int64_t room = 64;  // new tokens that the cache has room for before it grows
+};
+
+// Order of calls: start; then any number of repeat, reorder, keep and step. Or read, then score any
+// number of times.
 class GenerateSession {
  public:
   // Prompts must not be empty.
   GenerateSession(models::LanguageModel& model, const std::vector<Prompt>& prompts,
-                  at::Device device, at::ScalarType dtype, bool images_of_whole_text = false);
+                  at::Device device, at::ScalarType dtype, const SessionOptions& options = {});
 
   std::int64_t sequences() const { return cache_.sequences(); }
 
-  // Logits of the token after each prompt, [sequences, V] fp32 on the CPU.
+  // Logits of the token after each prompt, [sequences, V] fp32 on the device.
   at::Tensor start();
   // The same after one more token for each sequence.
   at::Tensor step(const std::vector<std::int64_t>& tokens);
 
+  // Reads the prompts without asking what follows.
+  void read();
+  // A text behind a prompt.
+  struct Continuation {
+    std::size_t prompt = 0;
+    std::vector<std::int64_t> ids;  // at least one; an `<image>` counts on from the prompt's
+  };
+  // After `read`: log-probabilities of the tokens of the continuations, one after the other, fp32
+  // on the CPU. What was read stays as it is.
+  at::Tensor score(const std::vector<Continuation>& continuations) const;
+
   // Each sequence becomes `times` sequences, side by side.
   void repeat(std::int64_t times);
-  // Sequence i continues the text of sequence from[i], which must have the same images.
-  void reorder(const std::vector<std::int64_t>& from);
-  // Only these sequences go on, in this order.
-  void keep(const std::vector<std::int64_t>& sequences);
+  // Sequence i continues the text of sequence from[i], which must have the same images. What is
+  // remembered of images is that of places[i].
+  void reorder(const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& places);
+  void reorder(const std::vector<std::int64_t>& from);  // places as they are
+  // Only these sequences go on, in this order; one may be named several times.
+  void keep(const std::vector<std::int64_t>& sequences) { reorder(sequences, sequences); }
 
  private:
-  at::Tensor forward(const std::vector<std::vector<std::int64_t>>& tokens, const at::Tensor& times);
+  // What a sequence knows of images.
+  struct Sight {
+    std::size_t prompt = 0;
+    std::int64_t first_image = 0, num_images = 0;
+    std::int64_t remembered = 0;  // see Note [Remembered images]
+  };
+  using Texts = std::vector<std::vector<std::int64_t>>;
+  using Head = std::function<at::Tensor(const at::Tensor& hidden)>;
+
+  void remember_images(const std::vector<std::int64_t>& tokens);
+  // Gives the model more tokens of each sequence, and what `head` makes of their hidden states.
+  at::Tensor forward(const Texts& tokens, const at::Tensor& times, const Head& head);
+  // The head of `start` and `step`.
+  Head logits_of_last(const Texts& tokens);
 
   models::LanguageModel& model_;
-  std::vector<Prompt> prompts_;
+  std::shared_ptr<const std::vector<Prompt>> prompts_;
   at::Device device_;
   at::ScalarType dtype_;
-  bool images_of_whole_text_;
+  SessionOptions options_;
   nn::KvCache cache_;
-  at::Tensor images_;                     // [M, 3, H, W] until they are encoded, then [M, 0]
-  at::Tensor media_;                      // [M, latents, D], encoded
-  std::vector<std::int64_t> num_images_;  // of each sequence
-  std::vector<std::int64_t> remembered_;  // see Note [Remembered images]
+  std::shared_ptr<models::MediaCache> media_cache_;
+  std::int64_t num_images_ = 0;  // of all prompts
+  at::Tensor images_;            // [M, 3, H, W] until they are encoded
+  at::Tensor media_;             // [M, latents, D], encoded
+  at::Tensor last_hidden_;       // [prompts, D] of the last token of each, after `read`
+  std::vector<Sight> sights_;
 };
 
 }  // namespace floe::generation

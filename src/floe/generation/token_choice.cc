@@ -58,6 +58,11 @@ void LogitsRules::apply(at::Tensor& scores, const std::vector<std::vector<std::i
   if (options_.top_p < 1) keep_top_p(scores);
 }
 
+bool LogitsRules::change(std::int64_t num_new) const {
+  return options_.sample || options_.repetition_penalty != 1 || options_.no_repeat_ngram > 0 ||
+         num_new < options_.min_new_tokens;
+}
+
 void LogitsRules::penalise_repetition(float* scores, const std::vector<std::int64_t>& text) const {
   const auto penalty = static_cast<float>(options_.repetition_penalty);
   const std::unordered_set<std::int64_t> seen(text.begin(), text.end());
@@ -118,15 +123,20 @@ std::vector<std::int64_t> Sampler::draw(std::span<const float> log_weights, std:
   return places;
 }
 
-BeamSearch::BeamSearch(std::int64_t num_prompts, const GenerateOptions& options)
-    : options_(options), sampler_(options.seed) {
+BeamSearch::BeamSearch(std::int64_t num_prompts, const GenerateOptions& options, Company company,
+                       const std::vector<std::uint64_t>& streams)
+    : options_(options), company_(company), sampler_(options.seed) {
   const auto beams = static_cast<std::size_t>(options.num_beams);
   Prompt prompt;
   // All beams begin alike: only the first may be continued in the first step.
   prompt.open.assign(beams, Text{.score = kBarred});
   prompt.open[0].score = 0;
   prompt.finished.assign(beams, Text{.score = kBarred});
-  prompts_.assign(static_cast<std::size_t>(num_prompts), prompt);
+  for (std::size_t p = 0; p < static_cast<std::size_t>(num_prompts); ++p) {
+    prompt.stream = streams.empty() ? p : streams[p];
+    prompts_.push_back(prompt);
+    searched_.push_back(p);
+  }
 }
 
 const std::vector<BeamSearch::Text>& BeamSearch::finished(std::int64_t prompt) const {
@@ -139,7 +149,7 @@ bool BeamSearch::ends(std::int64_t token) const {
 }
 
 BeamSearch::Candidates BeamSearch::best_continuations(const at::Tensor& log_probs) const {
-  const auto num_prompts = static_cast<std::int64_t>(prompts_.size());
+  const auto num_prompts = static_cast<std::int64_t>(searched_.size());
   const std::int64_t vocab = log_probs.size(1);
   const auto per_beam =
       std::max<std::int64_t>(2, 1 + static_cast<std::int64_t>(options_.eos.size()));
@@ -147,20 +157,21 @@ BeamSearch::Candidates BeamSearch::best_continuations(const at::Tensor& log_prob
   require<ConfigError>(vocab >= per_beam, "a vocabulary of ", vocab, " is too small for ",
                        options_.eos.size(), " end tokens");
   std::vector<float> open;
-  for (const Prompt& prompt : prompts_)
-    for (const Text& beam : prompt.open) open.push_back(beam.score);
-  const at::Tensor totals =
-      (log_probs + at::tensor(open).unsqueeze(1)).view({num_prompts, options_.num_beams * vocab});
+  for (const std::size_t p : searched_)
+    for (const Text& beam : prompts_[p].open) open.push_back(beam.score);
+  const at::Tensor totals = (log_probs + at::tensor(open).to(log_probs.device()).unsqueeze(1))
+                                .view({num_prompts, options_.num_beams * vocab});
   if (!options_.sample) {
     const auto [scores, places] = totals.topk(count);
-    return {scores, places};
+    return {scores.cpu(), places.cpu()};
   }
   std::vector<std::int64_t> drawn;
   const auto width = static_cast<std::size_t>(totals.size(1));
-  for (std::size_t p = 0; p < prompts_.size(); ++p) {
-    const std::span<const float> row(totals.const_data_ptr<float>() + p * width, width);
+  for (std::size_t r = 0; r < searched_.size(); ++r) {
+    const std::span<const float> row(totals.const_data_ptr<float>() + r * width, width);
     const auto places =
-        sampler_.draw(row, static_cast<std::size_t>(count), p, static_cast<std::uint64_t>(length_));
+        sampler_.draw(row, static_cast<std::size_t>(count), prompts_[searched_[r]].stream,
+                      static_cast<std::uint64_t>(length_));
     drawn.insert(drawn.end(), places.begin(), places.end());
   }
   const at::Tensor places = at::tensor(drawn, at::kLong).view({num_prompts, count});
@@ -173,13 +184,15 @@ BeamSearch::Next BeamSearch::advance(const at::Tensor& log_probs) {
   const std::int64_t count = best.scores.size(1);
   ++length_;
   Next next;
+  std::vector<std::size_t> still;
   bool all_end = true;
-  for (std::size_t p = 0; p < prompts_.size(); ++p) {
-    Prompt& prompt = prompts_[p];
-    const auto first = static_cast<std::int64_t>(p) * options_.num_beams;
-    const auto* score = best.scores.const_data_ptr<float>() + static_cast<std::int64_t>(p) * count;
-    const auto* place =
-        best.places.const_data_ptr<std::int64_t>() + static_cast<std::int64_t>(p) * count;
+  for (std::size_t r = 0; r < searched_.size(); ++r) {
+    if (company_ == Company::each_alone) all_end = true;
+    Prompt& prompt = prompts_[searched_[r]];
+    const auto row = static_cast<std::int64_t>(r);
+    const std::int64_t first = row * options_.num_beams;
+    const auto* score = best.scores.const_data_ptr<float>() + row * count;
+    const auto* place = best.places.const_data_ptr<std::int64_t>() + row * count;
     std::vector<Text> candidates;
     std::vector<float> going_on;  // scores as they count for open beams
     for (std::int64_t c = 0; c < count; ++c) {
@@ -190,22 +203,30 @@ BeamSearch::Next BeamSearch::advance(const at::Tensor& log_probs) {
       going_on.push_back(score[c] + (text.finished ? kBarred : 0));
       all_end = all_end && text.finished;
     }
-    std::vector<Text> open;
-    for (const std::size_t c : largest(going_on, options_.num_beams)) {
-      open.push_back({candidates[c].ids, going_on[c]});
-      next.tokens.push_back(candidates[c].ids.back());
-      next.from.push_back(first + place[c] / vocab);
-    }
-    prompt.open = std::move(open);
+    const std::vector<std::size_t> best_open = largest(going_on, options_.num_beams);
+    prompt.open.clear();
+    for (const std::size_t c : best_open) prompt.open.push_back({candidates[c].ids, going_on[c]});
     finish(prompt, candidates);
     prompt.improvable = prompt.improvable && can_improve(prompt);
+    if (company_ == Company::each_alone && is_over({&searched_[r], 1}, all_end)) continue;
+    still.push_back(searched_[r]);
+    for (std::size_t beam = 0; beam < best_open.size(); ++beam) {
+      next.tokens.push_back(prompt.open[beam].ids.back());
+      next.from.push_back(first + place[best_open[beam]] / vocab);
+      next.places.push_back(first + static_cast<std::int64_t>(beam));
+    }
   }
-  const auto improvable = [](const Prompt& prompt) { return prompt.improvable; };
-  const auto full = [](const Prompt& prompt) { return all_finished(prompt.finished); };
-  done_ = all_end || std::none_of(prompts_.begin(), prompts_.end(), improvable) ||
-          (options_.early_stopping == EarlyStopping::yes &&
-           std::all_of(prompts_.begin(), prompts_.end(), full));
+  searched_ = std::move(still);
+  done_ = searched_.empty() || (company_ == Company::one_batch && is_over(searched_, all_end));
   return next;
+}
+
+bool BeamSearch::is_over(std::span<const std::size_t> prompts, bool all_end) const {
+  const auto improvable = [&](std::size_t p) { return prompts_[p].improvable; };
+  const auto full = [&](std::size_t p) { return all_finished(prompts_[p].finished); };
+  return all_end || std::none_of(prompts.begin(), prompts.end(), improvable) ||
+         (options_.early_stopping == EarlyStopping::yes &&
+          std::all_of(prompts.begin(), prompts.end(), full));
 }
 
 void BeamSearch::finish(Prompt& prompt, const std::vector<Text>& candidates) const {

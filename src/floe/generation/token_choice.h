@@ -23,6 +23,8 @@ class LogitsRules {
   // prompt's.
   void apply(at::Tensor& scores, const std::vector<std::vector<std::int64_t>>& texts,
              std::int64_t num_new) const;
+  // Whether they change anything after so many new tokens: else scores may stay where they are.
+  bool change(std::int64_t num_new) const;
 
  private:
   void penalise_repetition(float* scores, const std::vector<std::int64_t>& text) const;
@@ -60,17 +62,22 @@ class Sampler {
 // place among the finished when it is one of the best num_beams and its score, divided by a power
 // of its length, is good enough. Where an entry must not be chosen, a billion is taken from its
 // score, rather than leaving it out: ties and texts without an end then fall as they do in
-// transformers.
+// transformers. Prompts of one batch are searched until all of them have ended, as there; each
+// alone, a prompt leaves as soon as its own search has.
 class BeamSearch {
  public:
-  BeamSearch(std::int64_t num_prompts, const GenerateOptions& options);
+  // `streams`: which draws each prompt gets; empty: by its number.
+  BeamSearch(std::int64_t num_prompts, const GenerateOptions& options,
+             Company company = Company::one_batch, const std::vector<std::uint64_t>& streams = {});
 
-  // How the open beams go on; beams of prompt p are sequences [p * num_beams, (p + 1) * num_beams).
+  // How the open beams go on. Sequences are the beams of those prompts that are still searched, in
+  // order, num_beams of each.
   struct Next {
-    std::vector<std::int64_t> tokens;  // what each sequence gets
-    std::vector<std::int64_t> from;    // whose text it continues
+    std::vector<std::int64_t> tokens;  // what each sequence that goes on gets
+    std::vector<std::int64_t> from;    // the sequence before this step whose text it continues
+    std::vector<std::int64_t> places;  // the one whose place it has
   };
-  // log_probs [num_prompts * num_beams, V] fp32 on the CPU, of the next token after each open beam.
+  // log_probs [sequences, V] fp32, of the next token after each open beam.
   Next advance(const at::Tensor& log_probs);
   bool done() const { return done_; }
 
@@ -86,19 +93,25 @@ class BeamSearch {
   struct Prompt {
     std::vector<Text> open, finished;
     bool improvable = true;  // whether an open beam can still become one of the best
+    std::uint64_t stream = 0;
   };
   struct Candidates {
-    at::Tensor scores, places;  // [prompts, candidates]; place = beam * V + token
+    at::Tensor scores, places;  // [searched, candidates] on the CPU; place = beam * V + token
   };
   Candidates best_continuations(const at::Tensor& log_probs) const;
   bool ends(std::int64_t token) const;
   void finish(Prompt& prompt, const std::vector<Text>& candidates) const;
   bool can_improve(const Prompt& prompt) const;
+  // Whether the search of these prompts is over. `all_end`: every continuation that was looked at
+  // ends its text.
+  bool is_over(std::span<const std::size_t> prompts, bool all_end) const;
 
   GenerateOptions options_;
+  Company company_;
   Sampler sampler_;
   std::vector<Prompt> prompts_;
-  std::int64_t length_ = 0;  // new tokens of the open beams
+  std::vector<std::size_t> searched_;  // those whose search goes on
+  std::int64_t length_ = 0;            // new tokens of the open beams
   bool done_ = false;
 };
 

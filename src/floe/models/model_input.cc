@@ -112,12 +112,16 @@ void take_images(const LanguageModel& model, const PackedBatch& batch, const Inp
                  BatchContext& context, ModelInput& input) {
   const at::Tensor times =
       options.media_times.defined() ? options.media_times : media_times(batch, model.media_token());
-  const MediaPlan::Rule rule{model.only_immediate_media(), options.rounded};
+  const MediaPlan::Rule rule{model.only_immediate_media(), options.rounded, options.first_images,
+                             options.media_cache};
   context.media =
       std::make_shared<const MediaPlan>(batch, context.segments, times, rule, options.device);
   input.images = batch.images.to(options.device, options.dtype, /*non_blocking=*/true);
-  const std::int64_t zeros = batch.image_offsets[-1].item<std::int64_t>() - batch.num_images() +
-                             (context.media->needs_zero_image() ? 1 : 0);
+  const std::int64_t counted = options.first_images.defined()
+                                   ? batch.num_images()
+                                   : batch.image_offsets[-1].item<std::int64_t>();
+  const std::int64_t zeros =
+      counted - batch.num_images() + (context.media->needs_zero_image() ? 1 : 0);
   if (zeros <= 0) return;
   const std::int64_t side = model.image_size();
   const at::Tensor zero = at::zeros({zeros, 3, side, side}, input.images.options());

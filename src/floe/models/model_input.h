@@ -16,6 +16,7 @@
 namespace floe::models {
 
 class LanguageModel;
+class MediaCache;
 class MediaPlan;
 
 // Which token predicts a label.
@@ -68,9 +69,12 @@ struct InputOptions {
   LossRule loss;
   std::int64_t num_sources = 0;  // at least so many are reported
   bool rounded = false;          // to shapes that repeat, see Note [Rounded batches]
-  // Generation: where earlier tokens are kept, and media times that do not follow from the ids.
+  // Generation: where earlier tokens are kept and what layers make of images, media times that do
+  // not follow from the ids, and images that sequences share (see MediaPlan::Rule).
   nn::KvCache* cache = nullptr;
-  at::Tensor media_times;  // [N]
+  MediaCache* media_cache = nullptr;
+  at::Tensor media_times;   // [N]
+  at::Tensor first_images;  // [S]
 };
 
 // `batch` lies on the CPU. Looks at ids and offsets only; images and ids are copied without waiting

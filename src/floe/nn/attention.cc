@@ -31,6 +31,7 @@ void KvCache::reserve(std::int64_t capacity) {
   if (capacity <= capacity_) return;
   const std::int64_t added = std::max(capacity - capacity_, capacity_);
   capacity_ += added;
+  pass_.reset();
   for (Layer& layer : layers_) {
     if (!layer.keys.defined()) continue;
     const at::Tensor room = at::zeros(
@@ -44,6 +45,7 @@ void KvCache::advance(const std::vector<std::int64_t>& lengths) {
   require(lengths.size() == past_.size(), "the cache holds ", past_.size(), " sequences, not ",
           lengths.size());
   for (std::size_t s = 0; s < lengths.size(); ++s) past_[s] += lengths[s];
+  pass_.reset();
 }
 
 void KvCache::reorder(const std::vector<std::int64_t>& from) {
@@ -57,6 +59,7 @@ void KvCache::reorder(const std::vector<std::int64_t>& from) {
   }
   if (!moved) return;
   past_ = std::move(past);
+  pass_.reset();
   for (Layer& layer : layers_) {
     const at::Tensor index = at::tensor(from, at::kLong).to(layer.keys.device());
     layer.keys = layer.keys.index_select(0, index);
@@ -183,48 +186,92 @@ at::Tensor attention(const PackedHeads& heads, const Segments& segments,
   return packed_attention(heads, spans, spans, packed_rule(rule, heads.q.device()));
 }
 
+namespace {
+
+// Scores of a bucket's tokens against what the cache holds of their sequences: [rows, H or 1, T,
+// keys].
+at::Tensor mask_of_past(const Bucket& bucket, const std::vector<std::int64_t>& past,
+                        std::int64_t keys, const AttentionRule& rule, at::TensorOptions options) {
+  at::Tensor place = at::empty({bucket.rows, bucket.length}, at::kLong);
+  auto* at = place.mutable_data_ptr<std::int64_t>();
+  // Padding looks where the last token does.
+  for (std::size_t row = 0; row < past.size(); ++row)
+    for (std::int64_t i = 0; i < bucket.length; ++i)
+      *at++ = past[row] + std::min(i, bucket.lengths[row] - 1);
+  const at::Device device = options.device();
+  const at::Tensor distance =
+      to_device(place, device).unsqueeze(2) - at::arange(keys, options.dtype(at::kLong));
+  at::Tensor added = at::zeros({1}, options.dtype(at::kFloat));
+  if (rule.slopes.defined())
+    added =
+        -to_device(rule.slopes, device).view({1, -1, 1, 1}) * distance.unsqueeze(1).to(at::kFloat);
+  return at::where(out_of_sight(distance, rule.window).unsqueeze(1),
+                   at::scalar_tensor(kNever, options.dtype(at::kFloat)), added)
+      .to(c10::typeMetaToScalarType(options.dtype()));
+}
+
+}  // namespace
+
+const KvCache::Pass& KvCache::pass(const Segments& segments, const AttentionRule& rule,
+                                   at::TensorOptions options, std::int64_t head_dim) {
+  if (pass_) return *pass_;
+  Pass& pass = pass_.emplace();
+  pass.first = std::all_of(past_.begin(), past_.end(), [](auto tokens) { return tokens == 0; });
+  at::Tensor places = at::empty({segments.num_tokens()}, at::kLong);
+  auto* place = places.mutable_data_ptr<std::int64_t>();
+  const std::vector<std::int64_t> begins = segments.begins();
+  for (std::size_t s = 0; s < past_.size(); ++s) {
+    const std::int64_t length = begins[s + 1] - begins[s];
+    require(past_[s] + length <= capacity_, "the cache has room for ", capacity_,
+            " tokens of a sequence, ", past_[s] + length, " are needed");
+    for (std::int64_t i = 0; i < length; ++i)
+      *place++ = static_cast<std::int64_t>(s) * capacity_ + past_[s] + i;
+  }
+  pass.places = to_device(places, options.device());
+  if (pass.first) {
+    if (!attention_packs(segments, rule, options, head_dim))
+      pass.masks = attention_masks(segments, rule, options);
+    return pass;
+  }
+  for (const Bucket& bucket : segments.buckets()) {
+    std::vector<std::int64_t> past;
+    std::int64_t longest = 0;
+    for (std::size_t row = 0; row < bucket.sequences.size(); ++row) {
+      past.push_back(past_[static_cast<std::size_t>(bucket.sequences[row])]);
+      longest = std::max(longest, past.back() + bucket.lengths[row]);
+    }
+    pass.longest.push_back(longest);
+    pass.masks.push_back(mask_of_past(bucket, past, longest, rule, options));
+    pass.sequences.emplace_back();
+    if (bucket.rows != sequences())
+      pass.sequences.back() = to_device(at::tensor(bucket.sequences, at::kLong), options.device());
+  }
+  return pass;
+}
+
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const Segments& segments, KvCache& cache, std::size_t layer,
                      const AttentionRule& rule) {
   const std::int64_t width = q.size(1) * v.size(2);
   KvCache::Layer& seen = cache.layer(layer, k);
-  const at::Tensor queries = segments.pad(q), keys = segments.pad(k), values = segments.pad(v);
+  const KvCache::Pass& pass = cache.pass(segments, rule, q.options(), q.size(2));
+  seen.keys.flatten(0, 1).index_copy_(0, pass.places, k);
+  seen.values.flatten(0, 1).index_copy_(0, pass.places, v);
+  if (pass.first) return attention(q, k, v, segments, pass.masks, rule);
+  const std::vector<at::Tensor> queries = segments.parts(segments.pad(q));
   std::vector<at::Tensor> mixed;
-  for (const Bucket& bucket : segments.buckets()) {
-    std::vector<std::int64_t> past;
-    for (const std::int64_t s : bucket.sequences)
-      past.push_back(cache.past()[static_cast<std::size_t>(s)]);
-    const std::int64_t longest = *std::max_element(past.begin(), past.end()) + bucket.length;
-    require(longest <= cache.capacity(), "the cache has room for ", cache.capacity(),
-            " tokens of a sequence, ", longest, " are needed");
-    const auto device = q.device();
-    // Padding at the right is written as well; it lies behind the sequence, where nothing looks
-    // before the next token has taken its place.
-    for (std::int64_t row = 0; row < bucket.rows; ++row) {
-      const auto r = static_cast<std::size_t>(row);
-      seen.keys[bucket.sequences[r]].narrow(0, past[r], bucket.length).copy_(bucket.of(keys)[row]);
-      seen.values[bucket.sequences[r]]
-          .narrow(0, past[r], bucket.length)
-          .copy_(bucket.of(values)[row]);
-    }
-    const at::Tensor rows = at::tensor(bucket.sequences, at::kLong).to(device);
-    const bool all = bucket.rows == cache.sequences() && segments.buckets().size() == 1;
+  for (std::size_t b = 0; b < segments.buckets().size(); ++b) {
+    const Bucket& bucket = segments.buckets()[b];
     const auto of_rows = [&](const at::Tensor& memory) {
-      return heads_first((all ? memory : memory.index_select(0, rows)).narrow(1, 0, longest));
+      const at::Tensor& rows = pass.sequences[b];
+      const at::Tensor filled = memory.narrow(1, 0, pass.longest[b]);
+      return heads_first(rows.defined() ? filled.index_select(0, rows) : filled);
     };
-    std::vector<at::Tensor> added;
-    for (const std::int64_t before : past) {
-      const auto distance = distances(bucket.length, longest, before, device);
-      at::Tensor bias = at::zeros({1, 1, 1}, q.options().dtype(at::kFloat));
-      if (rule.slopes.defined())
-        bias = -to_device(rule.slopes, device).view({-1, 1, 1}) * distance.to(at::kFloat);
-      added.push_back(bias.masked_fill(out_of_sight(distance, rule.window), kNever));
-    }
-    const at::Tensor mask = at::stack(added).to(q.scalar_type());  // [rows, H or 1, T, K]
-    mixed.push_back(heads_first(sdpa(heads_first(bucket.of(queries)), of_rows(seen.keys),
-                                     of_rows(seen.values), mask, rule))
+    mixed.push_back(heads_first(sdpa(heads_first(queries[b]), of_rows(seen.keys),
+                                     of_rows(seen.values), pass.masks[b], rule))
                         .reshape({bucket.rows * bucket.length, width}));
   }
+  if (mixed.empty()) return v.reshape({0, width});
   return segments.unpad(mixed.size() == 1 ? mixed[0] : at::cat(mixed));
 }
 

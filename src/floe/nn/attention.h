@@ -11,12 +11,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "floe/nn/rotary.h"
 #include "floe/nn/segments.h"
 
 namespace floe::nn {
+
+struct AttentionRule;
 
 // Keys and values of the tokens that a model has seen, for generation. A forward writes behind what
 // is there; `advance` then makes it part of the past.
@@ -36,6 +39,17 @@ class KvCache {
   };
   Layer& layer(std::size_t index, const at::Tensor& like);
 
+  // What all layers of one forward do alike, worked out by the first of them.
+  struct Pass {
+    at::Tensor places;  // [N] in [sequences * capacity], where each token's key and value go
+    bool first = true;  // nothing is in the cache yet: tokens look at each other only
+    std::vector<at::Tensor> masks;      // of each bucket
+    std::vector<at::Tensor> sequences;  // of each bucket; undefined: all, in order
+    std::vector<std::int64_t> longest;  // of each bucket: past and new tokens
+  };
+  const Pass& pass(const Segments& segments, const AttentionRule& rule, at::TensorOptions options,
+                   std::int64_t head_dim);
+
   // Room for at least so many tokens of a sequence; grows by doubling, so that growing costs
   // little.
   void reserve(std::int64_t capacity);
@@ -49,6 +63,7 @@ class KvCache {
   std::int64_t capacity_;
   std::vector<std::int64_t> past_;
   std::vector<Layer> layers_;
+  std::optional<Pass> pass_;  // until it ends
 };
 
 // Where queries, keys and values are: [N, width], [K, width] twice. Undefined keys lie in the rows

@@ -77,6 +77,12 @@ Segments::Segments(const at::Tensor& offsets, const at::Tensor& attended, at::De
   if (!attended.defined() && !device.is_cpu()) offsets_ = to_device(offsets.to(at::kInt), device);
 }
 
+std::vector<std::int64_t> Segments::begins() const {
+  if (!host_offsets_.defined()) return {0};
+  const auto* offset = host_offsets_.const_data_ptr<std::int64_t>();
+  return {offset, offset + host_offsets_.numel()};
+}
+
 const Segments::Places& Segments::places() const {
   if (!places_) places_ = lay_out();
   return *places_;

@@ -70,6 +70,8 @@ class Segments {
   // them without padding. Undefined where some tokens are padding.
   const at::Tensor& offsets() const { return offsets_; }
   std::int64_t longest() const { return longest_; }
+  // The same, [S+1] on the host.
+  std::vector<std::int64_t> begins() const;
   // The buckets' parts of `places` [P, ...], each as Bucket::of gives it.
   std::vector<at::Tensor> parts(const at::Tensor& places) const;
 

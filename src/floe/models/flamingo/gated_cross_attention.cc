@@ -56,12 +56,24 @@ at::Tensor MaskedCrossAttention::add_to(const at::Tensor& x, const at::Tensor& m
       x, media, gate);
 }
 
+at::Tensor MaskedCrossAttention::keys_and_values(const at::Tensor& media, const MediaPlan& plan) {
+  if (!plan.cache()) return to_kv_(media);
+  at::Tensor& kept = plan.cache()->of(this);
+  if (!kept.defined()) kept = to_kv_(media);
+  return kept;
+}
+
 at::Tensor MaskedCrossAttention::look_packed(const at::Tensor& queries, const at::Tensor& media,
-                                             const MediaPlan::Packed& packed) {
-  const at::Tensor seen = packed.images.defined() ? media.index_select(0, packed.images) : media;
+                                             const MediaPlan& plan) {
+  const MediaPlan::Packed& packed = *plan.packed();
+  const auto seen = [&](const at::Tensor& of_all) {
+    return packed.images.defined() ? of_all.index_select(0, packed.images) : of_all;
+  };
   const std::int64_t latents = media.size(1);
   const std::int64_t inner = heads_ * dim_head_;
-  const at::Tensor kv = to_kv_(seen).view({-1, 2 * inner});
+  // Only what is looked at is projected, unless it is kept for later tokens.
+  const at::Tensor kv = (plan.cache() ? seen(keys_and_values(media, plan)) : to_kv_(seen(media)))
+                            .view({-1, 2 * inner});
   const nn::Spans keys{packed.image_offsets * latents, latents};
   const nn::PackedRule rule{.scale = 1 / std::sqrt(static_cast<double>(dim_head_))};
   const nn::PackedHeads inside{.q = queries.view({-1, inner}),
@@ -81,10 +93,10 @@ at::Tensor MaskedCrossAttention::look(const at::Tensor& queries, const at::Tenso
                                       const MediaPlan& plan) {
   const bool half = queries.scalar_type() == at::kBFloat16 || queries.scalar_type() == at::kHalf;
   if (plan.packed() && half && dim_head_ % 8 == 0 && dim_head_ <= 256)
-    return look_packed(queries, media, *plan.packed());
+    return look_packed(queries, media, plan);
   const std::int64_t latents = media.size(1), inner = heads_ * dim_head_;
   at::Tensor q = plan.segments().pad(queries);  // [P, inner]
-  const at::Tensor kv = to_kv_(media);          // [M, latents, 2 * inner]
+  const at::Tensor kv = keys_and_values(media, plan);
   std::vector<at::Tensor> mixed;
   for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
     const MediaPlan::Bucket& looks = plan.buckets()[b];

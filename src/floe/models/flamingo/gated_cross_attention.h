@@ -34,10 +34,11 @@ class MaskedCrossAttention : public nn::Module {
                     const at::Tensor& gate);
 
  private:
+  // Of the encoded images, kept where the plan has a cache: [M, latents, 2 * inner].
+  at::Tensor keys_and_values(const at::Tensor& media, const MediaPlan& plan);
   // What tokens with these queries [N, inner] see, before the output's projection: [N, inner].
   at::Tensor look(const at::Tensor& queries, const at::Tensor& media, const MediaPlan& plan);
-  at::Tensor look_packed(const at::Tensor& queries, const at::Tensor& media,
-                         const MediaPlan::Packed& packed);
+  at::Tensor look_packed(const at::Tensor& queries, const at::Tensor& media, const MediaPlan& plan);
 
   std::int64_t heads_, dim_head_;
   nn::Ptr<nn::LayerNorm> norm_;

@@ -26,15 +26,17 @@ MediaPlan::MediaPlan(const PackedBatch& batch, std::shared_ptr<const nn::Segment
   const auto* slots =
       batch.image_slots.defined() ? batch.image_slots.const_data_ptr<std::int64_t>() : nullptr;
   const auto* time_of = times_.const_data_ptr<std::int64_t>();
-  zero_image_ = images[batch.num_sequences()];
+  const auto* first_images =
+      rule.first_images.defined() ? rule.first_images.const_data_ptr<std::int64_t>() : nullptr;
+  zero_image_ = first_images ? batch.num_images() : images[batch.num_sequences()];
   needs_zero_image_ = zero_image_ == 0;
 
   std::vector<std::int64_t> image_of_token(static_cast<std::size_t>(batch.num_tokens()), -1);
   bool one_each = rule_.only_immediate && !device.is_cpu();
   for (std::int64_t s = 0; s < batch.num_sequences(); ++s) {
     const std::int64_t own = images[s + 1] - images[s];
-    const Page page{offsets[s], offsets[s + 1] - offsets[s], images[s], own,
-                    slots ? slots[s] : own};
+    const Page page{offsets[s], offsets[s + 1] - offsets[s],
+                    first_images ? first_images[s] : images[s], own, slots ? slots[s] : own};
     for (std::int64_t t = page.first_token; t < page.first_token + page.tokens; ++t) {
       const Sight sight = sight_of(page, time_of[t]);
       if (sight == Sight::nothing) continue;

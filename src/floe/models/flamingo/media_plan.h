@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "floe/batch/packed_batch.h"
@@ -22,6 +23,17 @@
 #include "floe/nn/segments.h"
 
 namespace floe::models {
+
+// Keys and values of encoded images, of each layer that has made some: in generation they are the
+// same for every token.
+class MediaCache {
+ public:
+  // Undefined until the layer has set it.
+  at::Tensor& of(const void* layer) { return made_[layer]; }
+
+ private:
+  std::unordered_map<const void*, at::Tensor> made_;
+};
 
 class MediaPlan {
  public:
@@ -46,6 +58,10 @@ class MediaPlan {
     // The number of spans and the longest of them are as large as they can be, so that they follow
     // from the batch's size.
     bool rounded = false;
+    // [S] on the CPU, which image is a sequence's first, so that sequences may share theirs;
+    // undefined: that of the batch's offsets, which say how many it has.
+    at::Tensor first_images;
+    MediaCache* cache = nullptr;  // null: nothing is kept
   };
   // `batch` and `times` [N] on the CPU. Images are counted by the batch's offsets.
   MediaPlan(const PackedBatch& batch, std::shared_ptr<const nn::Segments> segments,
@@ -54,6 +70,7 @@ class MediaPlan {
   // For attention with padding: made when it is first asked for.
   const std::vector<Bucket>& buckets() const;
   const nn::Segments& segments() const { return *segments_; }
+  MediaCache* cache() const { return rule_.cache; }
   // Null on the CPU and where some token looks at more than one image.
   const Packed* packed() const { return packed_ ? &*packed_ : nullptr; }
   // Whether a zero image stands behind the batch's own images.
