@@ -1,0 +1,278 @@
+#include "floe/requests/output.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <ostream>
+#include <span>
+
+#include "floe/core/error.h"
+#include "floe/core/log.h"
+#include "floe/io/file/file.h"
+#include "floe/requests/request.h"
+
+namespace floe::requests {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostPartBytes = std::int64_t{1} << 36;
+
+// Whatever bytes a message has taken over from a file.
+std::string line_of(const Record& record) {
+  return record.dump(-1, ' ', /*ensure_ascii=*/false, Record::error_handler_t::replace);
+}
+
+std::int64_t number_of(const Record& record) { return record.at("request").get<std::int64_t>(); }
+
+void count(Summary& summary, const Record& record) {
+  const auto found = record.find("reason");
+  if (found == record.end()) return;
+  const auto reason = found->get<std::string>();
+  ++summary.problems[reason];
+  if (is_malformed(reason) && ++summary.malformed == 1)
+    summary.first_malformed = record.at("error").get<std::string>();
+}
+
+class StreamOutput : public Output {
+ public:
+  explicit StreamOutput(std::ostream& stream) : stream_(stream) {}
+
+  bool has(std::int64_t) const override { return false; }
+  void write(const Record& record) override {
+    waiting_.emplace(number_of(record), record);
+    while (!waiting_.empty() && waiting_.begin()->first == next_) write_first();
+  }
+  void flush() override {
+    stream_.flush();
+    require(stream_.good(), "cannot write the results to stdout");
+  }
+  Summary finish(std::int64_t requests, bool stopped) override {
+    while (!waiting_.empty()) write_first();  // what lies before them will not come
+    flush();
+    summary_.requests = requests;
+    summary_.stopped = stopped;
+    return summary_;
+  }
+
+ private:
+  void write_first() {
+    const auto first = waiting_.begin();
+    count(summary_, first->second);
+    stream_ << line_of(first->second) << "\n";
+    next_ = first->first + 1;
+    waiting_.erase(first);
+  }
+
+  std::ostream& stream_;
+  std::int64_t next_ = 0;
+  std::map<std::int64_t, Record> waiting_;
+  Summary summary_;
+};
+
+// The records of a file, and how many of its bytes are whole lines.
+struct Part {
+  std::map<std::int64_t, std::string> records;
+  std::uintmax_t whole_bytes = 0;
+};
+
+Part read_part(const std::string& path) {
+  Part part;
+  const std::string text = read_text(path, kMostPartBytes);
+  for (std::size_t first = 0, end = 0; (end = text.find('\n', first)) != std::string::npos;
+       first = end + 1) {
+    const std::string line = text.substr(first, end - first);
+    part.whole_bytes = end + 1;
+    const Record record = Record::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (record.is_object() && record.contains("request") && record["request"].is_number_integer())
+      part.records.emplace(number_of(record), line);
+    else
+      log::warn("'", path, "' has a line that is no result; its request is computed again");
+  }
+  return part;
+}
+
+// Keeps other runs from a folder. Released when the process ends, however it does.
+class FolderLock {
+ public:
+  FolderLock() = default;
+  ~FolderLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+  void take(const std::string& folder) {
+    const std::string name = folder + "/lock";
+    fd_ = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    require<ConfigError>(fd_ >= 0, "cannot write in '", folder, "': ", std::strerror(errno));
+    // File systems without locks give none; then it is for users not to start two runs.
+    require<ConfigError>(::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
+                         "another run is writing to '", folder, "'; wait for its end");
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+// What a run puts into its folder, temporary files included.
+bool is_part(const std::string& name) {
+  return name == "lock" || name.starts_with("rank_") ||
+         name.find("settings.json") != std::string::npos;
+}
+
+class PartsOutput : public Output {
+ public:
+  PartsOutput(FileOutput options, comm::World* world)
+      : options_(std::move(options)), world_(world), folder_(options_.path + ".parts") {
+    if (rank() == 0) open_folder();
+    agree("opened", "");
+    for (const auto& [number, text] : read_all()) done_.insert(number);
+    before_ = std::ssize(done_);
+    // Nobody adds to a file that another rank still reads.
+    agree("read", "");
+    open_own();
+  }
+
+  bool has(std::int64_t request) const override { return done_.contains(request); }
+
+  void write(const Record& record) override { part_ << line_of(record) << "\n"; }
+
+  void flush() override {
+    part_.flush();
+    require(part_.good(), "cannot write to '", own_path(), "'; is the disk full?");
+  }
+
+  Summary finish(std::int64_t requests, bool stopped) override {
+    flush();
+    part_.close();
+    const std::vector<std::string> ends = agree("end", stopped ? "stopped" : "done");
+    Summary summary{.requests = requests, .before = before_};
+    summary.stopped = std::find(ends.begin(), ends.end(), "stopped") != ends.end();
+    summary.goes_on = true;
+    if (summary.stopped) return summary;
+    if (rank() == 0) merge(summary);
+    // Every rank ends with the same exit code.
+    summary.first_malformed = agree("merged", summary.first_malformed)[0];
+    return summary;
+  }
+
+ private:
+  int rank() const { return world_ ? world_->rank() : 0; }
+  std::string own_path() const { return str(folder_, "/rank_", rank(), ".jsonl"); }
+  std::string settings_path() const { return folder_ + "/settings.json"; }
+
+  // Collective: what all ranks say, by rank. Waits as long as the slowest works, but not for one
+  // that has failed.
+  std::vector<std::string> agree(const std::string& what, const std::string& text) {
+    if (!world_) return {text};
+    const auto key = [&](int rank) { return str("requests/", what, "/", rank); };
+    world_->publish(key(rank()), text);
+    std::vector<std::string> all;
+    for (int other = 0; other < world_->size(); ++other) {
+      std::optional<std::string> found;
+      while (!(found = world_->lookup(key(other), std::chrono::seconds(1)))) {
+        const auto failure = world_->first_failure(std::chrono::milliseconds(0));
+        require<CommError>(!failure, failure.value_or(""));
+        const auto lost = world_->lost();
+        require<CommError>(!lost, lost.value_or(""));
+      }
+      all.push_back(*found);
+    }
+    return all;
+  }
+
+  void open_folder() {
+    require<ConfigError>(options_.force || !path_exists(options_.path), "'", options_.path,
+                         "' is there already; name another --output, or replace it with --force");
+    std::error_code error;
+    fs::create_directory(folder_, error);
+    require<ConfigError>(!error, "cannot make the folder '", folder_, "': ", error.message());
+    std::vector<fs::path> parts;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+      const std::string name = entry.path().filename().string();
+      require<ConfigError>(is_part(name), "the folder '", folder_,
+                           "' is needed for parts of the results, but has other files, such as '",
+                           name, "'; name another --output");
+      if (name != "lock") parts.push_back(entry.path());
+    }
+    lock_.take(folder_);
+    if (fs::exists(settings_path())) {
+      const auto found =
+          Record::parse(read_text(settings_path(), 1 << 24), nullptr, /*allow_exceptions=*/false);
+      const std::string difference = first_difference(found);
+      if (difference.empty()) return;
+      require<ConfigError>(options_.force, "'", folder_, "' has results of another run (",
+                           difference,
+                           "); go on with that, name another --output, or start over with --force");
+    }
+    for (const fs::path& part : parts) fs::remove(part);
+    write_file_atomically(settings_path(), options_.settings.dump(2) + "\n");
+  }
+
+  std::string first_difference(const Record& found) const {
+    if (!found.is_object()) return "its settings cannot be read";
+    for (const auto& [key, value] : options_.settings.items())
+      if (!found.contains(key) || found[key] != value)
+        return str(key, ": ", found.contains(key) ? found[key].dump() : "nothing", " there, ",
+                   value.dump(), " now");
+    return "";
+  }
+
+  std::map<std::int64_t, std::string> read_all() const {
+    std::map<std::int64_t, std::string> records;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_))
+      if (entry.path().extension() == ".jsonl") records.merge(read_part(entry.path()).records);
+    return records;
+  }
+
+  void open_own() {
+    if (fs::exists(own_path())) fs::resize_file(own_path(), read_part(own_path()).whole_bytes);
+    part_.open(own_path(), std::ios::binary | std::ios::app);
+    require(part_.is_open(), "cannot write to '", own_path(), "'");
+  }
+
+  void merge(Summary& summary) const {
+    const auto records = read_all();
+    AtomicFile out(options_.path);
+    std::int64_t at = 0;
+    for (std::int64_t number = 0; number < summary.requests; ++number) {
+      const auto found = records.find(number);
+      require(found != records.end(), "'", folder_, "' has no result of request ", number,
+              "; do all ranks write to the same folder?");
+      count(summary, Record::parse(found->second));
+      const std::string line = found->second + "\n";
+      out.write_at(at, std::as_bytes(std::span(line)));
+      at += std::ssize(line);
+    }
+    out.commit();
+    fs::remove_all(folder_);
+  }
+
+  FileOutput options_;
+  comm::World* world_;
+  std::string folder_;
+  FolderLock lock_;  // of rank 0
+  std::set<std::int64_t> done_;
+  std::int64_t before_ = 0;
+  std::ofstream part_;
+};
+
+}  // namespace
+
+std::unique_ptr<Output> stream_output(std::ostream& stream) {
+  return std::make_unique<StreamOutput>(stream);
+}
+
+std::unique_ptr<Output> file_output(FileOutput options, comm::World* world) {
+  return std::make_unique<PartsOutput>(std::move(options), world);
+}
+
+}  // namespace floe::requests
