@@ -26,8 +26,13 @@ CROSS_ATTN = dict(dim_head=8, heads=2, ff_mult=2)
 
 
 @pytest.fixture(scope="module")
-def captioner(tmp_path_factory, goldens):
+def captioner(captioner_and_reference):
     """A random Flamingo with a tokenizer."""
+    return captioner_and_reference[:2]
+
+
+@pytest.fixture(scope="module")
+def captioner_and_reference(tmp_path_factory, goldens):
     folder = tmp_path_factory.mktemp("captioner")
     tokenizer = tf.AutoTokenizer.from_pretrained(goldens.parent / "data" / "tokenizers" / "neox")
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|endofchunk|>", "<image>"]})
@@ -59,7 +64,7 @@ def captioner(tmp_path_factory, goldens):
             cross_attn=CROSS_ATTN, tokenizer=goldens.parent / "data" / "tokenizers" / "neox",
         ),
     )
-    return model, tokenizer
+    return model, tokenizer, trained.eval()
 
 
 def picture(path, width, height, seed):

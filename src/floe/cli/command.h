@@ -58,6 +58,7 @@ extern const Command kLaunchCommand;
 extern const Command kMigrateCommand;
 extern const Command kPlanCommand;
 extern const Command kReportCommand;
+extern const Command kScoreCommand;
 extern const Command kStatusCommand;
 extern const Command kTrainCommand;
 extern const Command kVersionCommand;

@@ -111,22 +111,28 @@ at::Tensor read_image_tensors(const TensorSource& inputs, const std::string& pat
   return images.squeeze(2).to(at::kFloat);
 }
 
+at::Device device_of(const std::string& command, const Options& options) {
+  const auto device = choose<at::Device>(
+      options, "--device", {{"cpu", at::Device(at::kCPU)}, {"cuda", at::Device(at::kCUDA)}}, "cpu");
+  require<ConfigError>(
+      !device.is_cuda() || at::hasCUDA(), command,
+      ": --device is cuda, but there is no GPU that this program can use; leave it "
+      "out to compute on the CPU");
+  return device;
+}
+
 LoadedModel load_model(const std::string& command, const std::string& path, const Args& changes,
-                       const Options& options) {
+                       const Options& options, std::optional<at::Device> device) {
   LoadedModel loaded;
   loaded.dtype = choose<at::ScalarType>(
       options, "--dtype", {{"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}},
       "fp32");
-  loaded.device = choose<at::Device>(
-      options, "--device", {{"cpu", at::Device(at::kCPU)}, {"cuda", at::Device(at::kCUDA, 0)}},
-      "cpu");
-  require<ConfigError>(
-      !loaded.device.is_cuda() || at::hasCUDA(), command,
-      ": --device is cuda, but there is no GPU that this program can use; leave it "
-      "out to compute on the CPU");
+  loaded.device = device ? *device : device_of(command, options);
+  if (loaded.device.is_cuda() && !loaded.device.has_index()) loaded.device.set_index(0);
   const Located located = locate(command, path, Wanted::weights);
   const UsedModel used = require_model(command, located, changes);
   loaded.config = used.config;
+  loaded.origin = used.checkpoint.empty() ? used.origin : used.checkpoint;
   loaded.built = build(used);
   log_choice(located);
   log_new_parameters(loaded.built, path);

@@ -7,6 +7,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "floe/cli/options.h"
@@ -26,13 +27,17 @@ struct LoadedModel {
   models::BuiltModel built;
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;
+  std::string origin;  // the checkpoint whose weights are used, else the file that names the model
 };
+
+// What --device says, without an index. Throws ConfigError where there is no such device.
+at::Device device_of(const std::string& command, const Options& options);
 
 // Reads --dtype (fp32, bf16, fp16) and --device (cpu, cuda), and builds what `path` stands for
 // (Note [What a model is]) in evaluation mode. Says on stderr which checkpoint of a run is used,
-// and which parameters are in no file.
+// and which parameters are in no file. `device`: which one, where a rank has its own.
 LoadedModel load_model(const std::string& command, const std::string& path, const Args& changes,
-                       const Options& options);
+                       const Options& options, std::optional<at::Device> device = std::nullopt);
 
 // A whole model as the tensors of the file that `floe export` would write: a Flamingo under
 // OpenFlamingo's names, a language model under Hugging Face's, adapters merged. Keeps the tensor

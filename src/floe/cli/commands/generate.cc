@@ -12,7 +12,7 @@
 
 #include "floe/cli/loaded_model.h"
 #include "floe/cli/options.h"
-#include "floe/image/transform.h"
+#include "floe/cli/requests_job.h"
 #include "floe/io/file/file.h"
 #include "floe/io/file/json_text.h"
 #include "floe/io/tensors/open_tensors.h"
@@ -22,23 +22,9 @@
 namespace floe::cli {
 namespace {
 
-constexpr std::int64_t kMostImageBytes = std::int64_t{1} << 30;
-
-// [1, 3, side, side], as training makes it.
 at::Tensor read_picture(const std::string& path, std::int64_t side) {
   require<ConfigError>(path_exists(path), "generate: there is no picture '", path, "'");
-  const std::string bytes = read_text(path, kMostImageBytes);
-  try {
-    const image::Image picture = image::decode(std::as_bytes(std::span(bytes)));
-    const image::Transform transform({.size = static_cast<int>(side)});
-    std::vector<std::uint8_t> crop(transform.crop_bytes());
-    transform.crop(picture, crop.data());
-    at::Tensor pixels = at::empty({1, 3, side, side});
-    transform.normalise(crop.data(), pixels.mutable_data_ptr<float>(), /*flip=*/false);
-    return pixels;
-  } catch (const DataError& error) {
-    throw DataError(str(path, ": ", error.what()));
-  }
+  return requests::read_picture(path, side);
 }
 
 // Row r of the file belongs to prompt r.
@@ -240,6 +226,39 @@ void print_json(const std::vector<generation::Generated>& generated,
   std::cout << out.dump() << "\n";
 }
 
+// With what the model's files say.
+generation::GenerateOptions for_model(generation::GenerateOptions how, const Options& options,
+                                      const LoadedModel& loaded) {
+  const FileDefaults defaults = file_defaults(loaded.config.lm);
+  how.eos = end_tokens(options, loaded, defaults);
+  const nlohmann::json use_cache = defaults.values.value("use_cache", nlohmann::json());
+  how.images_of_whole_text = use_cache.is_boolean() && !use_cache.get<bool>();
+  return how;
+}
+
+Exit run_over_requests(const Options& options, const Words& words,
+                       const generation::GenerateOptions& how) {
+  for (const char* name : {"--prompt", "--image", "--ids", "--images", "--pad-id", "--json"})
+    require<ConfigError>(!options.has(name), "generate: ", name,
+                         " has no use with --requests, whose file says all that");
+  const RequestsJob job{
+      .command = kGenerateCommand,
+      .model = words.paths[0],
+      .file = *options.value("--requests"),
+      .changes = words.changes,
+      .needs =
+          [&](const LoadedModel&) {
+            return requests::RequestNeeds{.new_tokens = how.max_new_tokens};
+          },
+      .work =
+          [&](const LoadedModel& loaded, const requests::RunRequests&) {
+            return requests::generate_work({loaded.built, loaded.device, loaded.dtype},
+                                           for_model(how, options, loaded));
+          },
+  };
+  return run_requests_job(job, options);
+}
+
 Exit run_generate(const Args& args) {
   const Options options(kGenerateCommand, args);
   const Words words = split_words(options.words());
@@ -249,13 +268,13 @@ Exit run_generate(const Args& args) {
       "or a YAML), got ",
       words.paths.size(), "; 'floe generate --help' shows the options");
   generation::GenerateOptions how = read_generate_options(options);
+  if (options.has("--requests")) return run_over_requests(options, words, how);
+  for (const char* name : {"--output", "--force", "--batch-tokens"})
+    require<ConfigError>(!options.has(name), "generate: ", name, " has no use without --requests");
   require_prompts(options);
   const LoadedModel loaded = load_model("generate", words.paths[0], words.changes, options);
   generation::require_decoder(*loaded.built.model);
-  const FileDefaults defaults = file_defaults(loaded.config.lm);
-  how.eos = end_tokens(options, loaded, defaults);
-  const nlohmann::json use_cache = defaults.values.value("use_cache", nlohmann::json());
-  how.images_of_whole_text = use_cache.is_boolean() && !use_cache.get<bool>();
+  how = for_model(how, options, loaded);
   const std::vector<generation::Prompt> prompts = read_prompts(options, loaded);
   const std::atomic<bool>& stop_requested = stop_on_signals();
   how.on_step = [&](std::int64_t num_new) {
@@ -274,6 +293,52 @@ Exit run_generate(const Args& args) {
   return Exit::done;
 }
 
+std::vector<OptionRow> generate_options() {
+  std::vector<OptionRow> rows{
+      {"--prompt", "TEXT", "text to continue; <image> stands for an image; may repeat", kRepeats},
+      {"--image", "FILE", "JPEG, PNG, WebP or GIF for the next <image>; may repeat", kRepeats},
+      {"--ids", "IDS", "token ids to continue, such as 1,2,3; may repeat", kRepeats},
+      {"--images", "FILE", "vision_x or vision_x_i8 [prompts, images, 1, 3, H, W] for --ids"},
+      {"--pad-id", "ID", "leave this id out at the start of --ids: it is padding"},
+      {},
+      {"--requests", "FILE", "requests, a JSON object on each line; may run on several ranks"},
+  };
+  const std::vector<OptionRow> of_requests = requests_options();
+  rows.insert(rows.end(), of_requests.begin(), of_requests.end());
+  const std::vector<OptionRow> others{
+      {},
+      {"--max-new-tokens", "N", "at most so many new tokens (default 20)"},
+      {"--min-new-tokens", "N", "no end token before so many (default 0)"},
+      {"--eos-id", "IDS",
+       "tokens that end a text, or none (default: <|endofchunk|> for a Flamingo, else "
+       "eos_token_id of the language model's files)"},
+      {"--repetition-penalty", "X", "above 1: tokens that occurred become less likely (default 1)"},
+      {"--no-repeat-ngram-size", "N", "no N tokens in a row twice (default 0: no such rule)"},
+      {"--num-return-sequences", "N", "results per prompt (default 1)"},
+      {},
+      {"--num-beams", "N", "beam search with N beams (default 1: none)"},
+      {"--length-penalty", "X",
+       "score = log-probability / length^X; above 0 favours long texts (default 1)"},
+      {"--early-stopping", "true|false|never",
+       "true: end with N finished beams; false: when the best open beam is worse than those; "
+       "never: when none can get better (default false)"},
+      {},
+      {"--sample", "", "draw tokens instead of taking the most likely"},
+      {"--temperature", "X", "below 1: more certain, above 1: more varied (default 1)"},
+      {"--top-k", "N", "draw from the N most likely tokens (default 0: from all)"},
+      {"--top-p", "X", "draw from the most likely that together have this probability (default 1)"},
+      {"--seed", "N", "another seed, other draws (default 0)"},
+      {},
+      {"--json", "",
+       "one JSON object: ids (new ones), sequences (with the prompt), prompt (its number), "
+       "scores (beam search, else null), text (with a tokenizer)"},
+      {"--dtype", "fp32|bf16|fp16", "type of weights and computation (default fp32)"},
+      {"--device", "cpu|cuda", "where to compute (default cpu)"},
+  };
+  rows.insert(rows.end(), others.begin(), others.end());
+  return rows;
+}
+
 }  // namespace
 
 const Command kGenerateCommand{
@@ -281,53 +346,18 @@ const Command kGenerateCommand{
     .summary = "text from a model: greedy, beam search or sampling",
     .about = R"(usage: floe generate MODEL [key=value] --prompt TEXT [--image FILE ...] [options]
        floe generate MODEL [key=value] --ids 1,2,3 [--images FILE.safetensors] [options]
+       floe generate MODEL [key=value] --requests FILE.jsonl [--output FILE.jsonl] [options]
 
 Continues text with a model: the tokens that transformers' generate gives, through OpenFlamingo for a
-model with images. Prints the new text (or its ids, without a tokenizer), one line per result.
+model with images. Prints the new text (or its ids, without a tokenizer), one line per result. With
+--requests many at once, each as it would be alone: {"prompt": "<image>A", "images": ["cat.jpg"]} on a
+line; the result of a request has ids, text and with beams scores, or 'error', and the run goes on.
 )",
-    .options =
-        {
-            {"--prompt", "TEXT", "text to continue; <image> stands for an image; may repeat",
-             kRepeats},
-            {"--image", "FILE", "JPEG, PNG, WebP or GIF for the next <image>; may repeat",
-             kRepeats},
-            {"--ids", "IDS", "token ids to continue, such as 1,2,3; may repeat", kRepeats},
-            {"--images", "FILE", "vision_x or vision_x_i8 [prompts, images, 1, 3, H, W] for --ids"},
-            {"--pad-id", "ID", "leave this id out at the start of --ids: it is padding"},
-            {},
-            {"--max-new-tokens", "N", "at most so many new tokens (default 20)"},
-            {"--min-new-tokens", "N", "no end token before so many (default 0)"},
-            {"--eos-id", "IDS",
-             "tokens that end a text, or none (default: <|endofchunk|> for a Flamingo, else "
-             "eos_token_id of the language model's files)"},
-            {"--repetition-penalty", "X",
-             "above 1: tokens that occurred become less likely (default 1)"},
-            {"--no-repeat-ngram-size", "N", "no N tokens in a row twice (default 0: no such rule)"},
-            {"--num-return-sequences", "N", "results per prompt (default 1)"},
-            {},
-            {"--num-beams", "N", "beam search with N beams (default 1: none)"},
-            {"--length-penalty", "X",
-             "score = log-probability / length^X; above 0 favours long texts (default 1)"},
-            {"--early-stopping", "true|false|never",
-             "true: end with N finished beams; false: when the best open beam is worse than those; "
-             "never: when none can get better (default false)"},
-            {},
-            {"--sample", "", "draw tokens instead of taking the most likely"},
-            {"--temperature", "X", "below 1: more certain, above 1: more varied (default 1)"},
-            {"--top-k", "N", "draw from the N most likely tokens (default 0: from all)"},
-            {"--top-p", "X",
-             "draw from the most likely that together have this probability (default 1)"},
-            {"--seed", "N", "another seed, other draws (default 0)"},
-            {},
-            {"--json", "",
-             "one JSON object: ids (new ones), sequences (with the prompt), prompt (its number), "
-             "scores (beam search, else null), text (with a tokenizer)"},
-            {"--dtype", "fp32|bf16|fp16", "type of weights and computation (default fp32)"},
-            {"--device", "cpu|cuda", "where to compute (default cpu)"},
-        },
+    .options = generate_options(),
     .closing = R"(  floe generate runs/demo --prompt '<image>Output:' --image cat.jpg --num-beams 3
   floe generate runs/demo/checkpoints/step_1000 --prompt '<image>' --image cat.jpg
   floe generate model.yaml weights=flamingo.pt --ids 1,2,3
+  floe launch -n 2 -- generate runs/demo --requests requests.jsonl --output texts.jsonl
 
 MODEL is a run folder (its newest checkpoint is used, and named on stderr), a checkpoint, an exported
 folder, or a YAML: a training configuration or its block 'model:' alone. key=value, ++key=value and
