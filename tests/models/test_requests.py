@@ -301,6 +301,7 @@ REFUSED = [
     (["score", "MODEL", "FILE", "--output", "FILE"], "the file of requests itself"),
     (["score", "MODEL", "FILE", "--output", "no/such/folder/out.jsonl"], "there is no folder"),
     (["score", "MODEL", "FILE", "--output", "."], "which is no file"),
+    (["score", "no-model", "FILE", "--output", "EMPTY"], "'empty.jsonl' is there already"),  # before it is loaded
     (["score", "MODEL", "EMPTY"], "has no requests"),
     (["score", "MODEL", "."], "'.' is a folder"),
     (["score", "MODEL", "FILE", "--batch-tokens", "0"], "--batch-tokens"),

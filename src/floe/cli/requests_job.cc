@@ -46,6 +46,8 @@ void check_output(const RequestsJob& job, const Options& options, int ranks) {
   std::error_code ignored;
   require<ConfigError>(!fs::equivalent(*out, job.file, ignored), job.command.name,
                        ": --output is the file of requests itself; name another");
+  require<ConfigError>(options.has("--force") || !fs::exists(*out), job.command.name, ": '", *out,
+                       "' is there already; name another --output, or replace it with --force");
 }
 
 requests::Summary run_as_rank(const RequestsJob& job, const Options& options, comm::World* world) {

@@ -193,6 +193,8 @@ void RequestFile::load_pictures(Request& request) const {
     for (const std::string& path : request.pictures)
       pictures.push_back(read_picture(path, model_.model->image_size()));
     request.prompt.images = at::cat(pictures);
+  } catch (const ResourceError&) {
+    throw;  // says nothing about the picture
   } catch (const Error& error) {
     request.problem = {"image", request.where + error.what()};
   }
