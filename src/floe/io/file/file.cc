@@ -112,7 +112,8 @@ std::vector<std::string> file_names_in(const std::string& folder) {
   std::error_code error;
   std::vector<std::string> names;
   fs::directory_iterator entry(folder, error);
-  if (error == std::errc::no_such_file_or_directory) return names;
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory)
+    return names;
   for (const fs::directory_iterator end; !error && entry != end; entry.increment(error))
     names.push_back(entry->path().filename().string());
   if (error) {

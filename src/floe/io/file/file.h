@@ -54,7 +54,7 @@ void require_resources(int error, const std::string& what);
 // Whether there is something; false as well where nobody may look.
 bool path_exists(const std::string& path);
 
-// What lies in a folder, by name; nothing where there is no such folder. Throws Error where it
+// What lies in a folder, by name; nothing where there is none of that name. Throws Error where it
 // cannot be read: that is no empty folder.
 std::vector<std::string> file_names_in(const std::string& folder);
 
