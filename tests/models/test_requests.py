@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from generate_runs import FLOE, flags, floe_generate, left_padded, model_file, n
 from test_decoders import FAMILIES, build
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from test_generate_command import IMAGE_SIZE, captioner, captioner_and_reference, picture, plain_lm  # noqa: F401 (fixtures)
 
 ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
@@ -293,7 +295,79 @@ def test_a_stop_without_a_file(many):
     assert numbers == sorted(numbers) and 0 < len(numbers) < 150
 
 
+def two_models(folder):
+    """Two YAML files that differ in the weights they name."""
+    for seed, name in ((1, "a"), (2, "b")):
+        build("gpt_neox", FAMILIES["gpt_neox"][2][0], seed, folder / name)
+        model_file(folder / f"{name}.yaml", dict(type="causal_lm", lm=folder / name))
+    return folder / "a.yaml", folder / "b.yaml"
+
+
+def test_results_of_two_models_do_not_mix(tmp_path):
+    first, second = two_models(tmp_path)
+    model = tmp_path / "model.yaml"
+    model.write_bytes(first.read_bytes())
+    file = write_requests(tmp_path / "requests.jsonl", [dict(ids=[3 + i % 9], candidates=[[4]]) for i in range(150)])
+    out = tmp_path / "out.jsonl"
+    words = ["generate", model, "--requests", file, "--max-new-tokens", 30, "--eos-id", "none", "--batch-tokens", 60, "--output", out]
+    process = subprocess.Popen([FLOE, *map(str, words)], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    wait_for_lines(process, tmp_path / "out.jsonl.parts", 3)
+    process.kill()
+    process.communicate()
+    model.write_bytes(second.read_bytes())  # under the same name
+    other = run(*words)
+    assert other.returncode == 2 and "results of another run (weights: " in other.stderr, other.stderr
+    # Ranks that have different ones are refused as well.
+    script = f'm={first}; [ "$RANK" = 1 ] && m={second}; exec {FLOE} score $m {file} --output {tmp_path / "ranks.jsonl"}'
+    done = run("launch", "-n", 2, "--exec", "sh", "-c", script)
+    assert done.returncode == 2 and "the ranks differ in what they compute" in done.stderr, done.stderr
+    assert not (tmp_path / "ranks.jsonl").exists()
+
+
+def test_what_is_no_number_is_one_request(tmp_path):
+    model, _ = two_models(tmp_path)
+    weights = tmp_path / "a" / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["gpt_neox.embed_in.weight"][7] = torch.inf
+    save_file(tensors, weights, metadata={"format": "pt"})
+    requests = [dict(ids=ids, candidates=[[5], [6, 7]]) for ids in ([3], [4, 7, 5], [6])]
+    done = run("score", model, write_requests(tmp_path / "requests.jsonl", requests))
+    records = records_of(done.stdout)
+    assert done.returncode == 0 and ["error" in record for record in records] == [False, True, False], done.stderr
+    assert records[1]["reason"] == "numbers" and "line 2" in records[1]["error"]
+
+
+def test_a_start_without_results_is_in_nobodys_way(plain_lm, tmp_path):
+    file = write_requests(tmp_path / "requests.jsonl", [dict(ids=[3])])
+    words = ["generate", plain_lm[0], "--requests", file, "--output", tmp_path / "out.jsonl", "--max-new-tokens", 2]
+    assert run(*words, "--eos-id", "99999").returncode == 2
+    done = run(*words, "--eos-id", "none")
+    assert done.returncode == 0, done.stderr
+    # A folder that is somebody else's stays as it is.
+    parts = tmp_path / "other.jsonl.parts"
+    parts.mkdir()
+    (parts / "rank_notes.jsonl").write_text("mine\n")
+    done = run(*words[:5], tmp_path / "other.jsonl", "--max-new-tokens", 2, "--eos-id", "none")
+    assert done.returncode == 2 and "has other files, such as 'rank_notes.jsonl'" in done.stderr, done.stderr
+    assert (parts / "rank_notes.jsonl").read_text() == "mine\n"
+
+
+def test_names_may_have_any_bytes(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/mod\xffel"))
+    folder.mkdir()
+    model = folder / "model.yaml"
+    two_models(tmp_path)[0].rename(model)
+    file = write_requests(folder / "requests.jsonl", [dict(ids=[3], candidates=[[4]])])
+    words = [FLOE, "score", model, file, "--output", folder / "out.jsonl"]
+    done = subprocess.run(words, capture_output=True, timeout=120, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    assert len(records_of((folder / "out.jsonl").read_text())) == 1
+
+
 REFUSED = [
+    (["score", "MODEL", "FILE", "--output", ""], "--output is empty"),
+    (["score", "MODEL", "FILE", "--output", "x" * 300], "File name too long"),
+    (["score", "MODEL", "FILE", "--output", "DANGLING"], "there is no folder 'nowhere'"),
     (["score", "MODEL"], "got 1 path"),
     (["score", "MODEL", "FILE", "FILE"], "got 3 paths"),
     (["score", "MODEL", "nope.jsonl"], "no file 'nope.jsonl' of requests"),
@@ -318,7 +392,8 @@ REFUSED = [
 def test_refuses_with_a_sentence(words, says, plain_lm, tmp_path):
     file = write_requests(tmp_path / "requests.jsonl", [dict(ids=[3], candidates=[[4]])])
     (tmp_path / "empty.jsonl").write_text("\n \n")
-    words = [{"MODEL": plain_lm[0], "FILE": file, "EMPTY": "empty.jsonl"}.get(word, word) for word in words]
+    (tmp_path / "dangling").symlink_to("nowhere/out.jsonl")
+    words = [{"MODEL": plain_lm[0], "FILE": file, "EMPTY": "empty.jsonl", "DANGLING": "dangling"}.get(word, word) for word in words]
     done = run(*words, cwd=tmp_path)
     assert done.returncode == 2 and says in done.stderr, done.stderr
     assert done.stdout == ""

@@ -1,11 +1,17 @@
 #include "floe/cli/requests_job.h"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <set>
 
 #include "floe/comm/world.h"
+#include "floe/core/hash.h"
+#include "floe/core/utf8.h"
 #include "floe/io/file/file.h"
+#include "floe/nn/module.h"
 #include "floe/requests/output.h"
 
 namespace floe::cli {
@@ -15,19 +21,39 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostBatchTokens = std::int64_t{1} << 40;
 
-// All that results depend on; where and how fast they are made is not among it.
+// Of some values of every parameter: models under the same name are told apart by what they are.
+std::string weights_digest(const models::BuiltModel& built) {
+  constexpr std::int64_t kValues = 16;
+  const at::AutoGradMode grad_off(false);
+  Hash64 hash;
+  std::vector<at::Tensor> samples;
+  for (const nn::NamedParameter& parameter : nn::named_parameters(*built.module)) {
+    hash.add(parameter.name);
+    const at::Tensor values = parameter.tensor.flatten();
+    const std::int64_t stride = std::max<std::int64_t>(values.numel() / kValues, 1);
+    samples.push_back(values.slice(0, 0, values.numel(), stride).to(at::kFloat));
+  }
+  if (samples.empty()) return hex_digits(hash.value());
+  const at::Tensor all = at::cat(samples).cpu().contiguous();
+  hash.add({static_cast<const char*>(all.const_data_ptr()), all.nbytes()});
+  return hex_digits(hash.value());
+}
+
+// All that results depend on; how fast they are made is not among it. Names on disk may have any
+// bytes, JSON may not.
 nlohmann::ordered_json settings_of(const RequestsJob& job, const Options& options,
                                    const LoadedModel& loaded, const requests::RequestFile& file) {
-  static const std::set<std::string> others{"--output", "--force", "--batch-tokens", "--device",
-                                            "--requests"};
+  static const std::set<std::string> others{"--output", "--force", "--batch-tokens", "--requests"};
   nlohmann::ordered_json settings{{"command", std::string(job.command.name)},
-                                  {"model", fs::absolute(loaded.origin).string()},
-                                  {"changes", job.changes},
+                                  {"model", shown_bytes(fs::absolute(loaded.origin).string())},
+                                  {"weights", weights_digest(loaded.built)},
+                                  {"changes", shown_bytes(join(job.changes, " "))},
                                   {"requests", file.size()},
                                   {"digest", file.digest()}};
   for (const OptionRow& row : job.command.options)
     if (row.name.starts_with("-") && !others.contains(row.name))
-      settings[row.name] = options.has(row.name) ? join(options.values(row.name), " ") : "";
+      settings[row.name] =
+          shown_bytes(options.has(row.name) ? join(options.values(row.name), " ") : "");
   return settings;
 }
 
@@ -38,15 +64,22 @@ void check_output(const RequestsJob& job, const Options& options, int ranks) {
   require<ConfigError>(out || !options.has("--force"), job.command.name,
                        ": --force has no use without --output");
   if (!out) return;
-  const fs::path folder = fs::absolute(*out).parent_path();
-  require<ConfigError>(fs::is_directory(folder), job.command.name, ": there is no folder '",
-                       folder.string(), "' for --output");
-  require<ConfigError>(!fs::exists(*out) || fs::is_regular_file(*out), job.command.name,
-                       ": --output is '", *out, "', which is no file; name one");
+  require<ConfigError>(!out->empty(), job.command.name, ": --output is empty; name a file");
+  const fs::path file = fs::path(behind_links(*out));
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  std::error_code error;
+  require<ConfigError>(fs::is_directory(folder, error), job.command.name, ": there is no folder '",
+                       folder, "' for --output");
+  const fs::file_type type = fs::status(file, error).type();
+  require<ConfigError>(type != fs::file_type::none, job.command.name, ": --output cannot be '",
+                       *out, "': ", error.message());
+  require<ConfigError>(type == fs::file_type::not_found || type == fs::file_type::regular,
+                       job.command.name, ": --output is '", *out, "', which is no file; name one");
   std::error_code ignored;
   require<ConfigError>(!fs::equivalent(*out, job.file, ignored), job.command.name,
                        ": --output is the file of requests itself; name another");
-  require<ConfigError>(options.has("--force") || !fs::exists(*out), job.command.name, ": '", *out,
+  require<ConfigError>(options.has("--force") || type == fs::file_type::not_found, job.command.name,
+                       ": '", *out,
                        "' is there already; name another --output, or replace it with --force");
 }
 
@@ -62,11 +95,18 @@ requests::Summary run_as_rank(const RequestsJob& job, const Options& options, co
   generation::require_decoder(*loaded.built.model);
   const requests::RequestFile file(job.file, loaded.built, job.needs(loaded));
   std::unique_ptr<requests::Output> output;
-  if (const auto path = options.value("--output"))
-    output = requests::file_output(
-        {*path, settings_of(job, options, loaded, file), options.has("--force")}, world);
-  else
+  if (const auto path = options.value("--output")) {
+    const auto settings = settings_of(job, options, loaded, file);
+    if (world) {
+      std::vector<comm::NamedText> values;
+      for (const auto& [name, value] : settings.items()) values.push_back({name, value.dump()});
+      world->require_same("what they compute", values,
+                          "start all ranks with the same files and the same command line");
+    }
+    output = requests::file_output({*path, settings, options.has("--force")}, world);
+  } else {
     output = requests::stream_output(std::cout);
+  }
   return requests::run_requests(file, job.work(loaded, how), *output, how);
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <ostream>
 #include <span>
+#include <string_view>
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
@@ -103,9 +104,7 @@ Part read_part(const std::string& path) {
 class FolderLock {
  public:
   FolderLock() = default;
-  ~FolderLock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
+  ~FolderLock() { release(); }
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
@@ -117,15 +116,32 @@ class FolderLock {
     require<ConfigError>(::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
                          "another run is writing to '", folder, "'; wait for its end");
   }
+  void release() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
 
  private:
   int fd_ = -1;
 };
 
-// What a run puts into its folder, temporary files included.
-bool is_part(const std::string& name) {
-  return name == "lock" || name.starts_with("rank_") ||
-         name.find("settings.json") != std::string::npos;
+// rank_R.jsonl
+bool holds_results(const std::string& name) {
+  constexpr std::string_view kBefore = "rank_", kBehind = ".jsonl";
+  if (name.size() <= kBefore.size() + kBehind.size() || !name.starts_with(kBefore) ||
+      !name.ends_with(kBehind))
+    return false;
+  return std::all_of(name.begin() + kBefore.size(), name.end() - kBehind.size(),
+                     [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// What a run puts into its folder, temporary files included, or NFS for a file that was removed
+// while it was open.
+bool is_part(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().string();
+  return entry.is_regular_file() &&
+         (name == "lock" || name == "settings.json" || name.starts_with("settings.json.tmp-") ||
+          name.starts_with(".nfs") || holds_results(name));
 }
 
 class PartsOutput : public Output {
@@ -198,26 +214,30 @@ class PartsOutput : public Output {
     std::vector<fs::path> parts;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
       const std::string name = entry.path().filename().string();
-      require<ConfigError>(is_part(name), "the folder '", folder_,
+      require<ConfigError>(is_part(entry), "the folder '", folder_,
                            "' is needed for parts of the results, but has other files, such as '",
                            name, "'; name another --output");
-      if (name != "lock") parts.push_back(entry.path());
+      if (name != "lock" && !name.starts_with(".nfs")) parts.push_back(entry.path());
     }
     lock_.take(folder_);
-    if (fs::exists(settings_path())) {
-      const auto found =
-          Record::parse(read_text(settings_path(), 1 << 24), nullptr, /*allow_exceptions=*/false);
-      const std::string difference = first_difference(found);
-      if (difference.empty()) return;
-      require<ConfigError>(options_.force, "'", folder_, "' has results of another run (",
-                           difference,
-                           "); go on with that, name another --output, or start over with --force");
-    }
+    const std::string difference = first_difference();
+    if (difference.empty()) return;
+    // A start that ended before its first result is in nobody's way.
+    const bool has_results = std::any_of(parts.begin(), parts.end(), [](const fs::path& part) {
+      return holds_results(part.filename().string()) && fs::file_size(part) > 0;
+    });
+    require<ConfigError>(options_.force || !has_results, "'", folder_,
+                         "' has results of another run (", difference,
+                         "); go on with that, name another --output, or start over with --force");
     for (const fs::path& part : parts) fs::remove(part);
     write_file_atomically(settings_path(), options_.settings.dump(2) + "\n");
   }
 
-  std::string first_difference(const Record& found) const {
+  // Between the settings that are there and those of this run; empty: none.
+  std::string first_difference() const {
+    if (!path_exists(settings_path())) return "without its settings";
+    const auto found =
+        Record::parse(read_text(settings_path(), 1 << 24), nullptr, /*allow_exceptions=*/false);
     if (!found.is_object()) return "its settings cannot be read";
     for (const auto& [key, value] : options_.settings.items())
       if (!found.contains(key) || found[key] != value)
@@ -239,7 +259,7 @@ class PartsOutput : public Output {
     require(part_.is_open(), "cannot write to '", own_path(), "'");
   }
 
-  void merge(Summary& summary) const {
+  void merge(Summary& summary) {
     const auto records = read_all();
     AtomicFile out(options_.path);
     std::int64_t at = 0;
@@ -253,7 +273,11 @@ class PartsOutput : public Output {
       at += std::ssize(line);
     }
     out.commit();
-    fs::remove_all(folder_);
+    // What is left over of the parts is no reason to fail: the results are there.
+    lock_.release();
+    std::error_code error;
+    fs::remove_all(folder_, error);
+    if (error) log::warn("cannot remove '", folder_, "': ", error.message());
   }
 
   FileOutput options_;

@@ -122,6 +122,8 @@ void RequestFile::fill(Request& request, const nlohmann::json& json) const {
     expect(image.is_string(), "request", "'images' has ", shown(image),
            ", but must be a list of files");
     const auto name = image.get<std::string>();
+    expect(name.find('\0') == std::string::npos, "image", "the name ", shown(image),
+           " of a picture has a NUL in it");
     request.pictures.push_back(config::find_input(name, path_));
     expect(path_exists(request.pictures.back()), "image", "there is no picture '", name, "'",
            name.starts_with("/") ? "" : ": " + config::not_found(name, path_));

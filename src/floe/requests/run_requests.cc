@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <iomanip>
 #include <sstream>
@@ -110,11 +111,24 @@ void compute(const Work& work, Batch& batch, Output& output) {
     else
       whole.push_back(std::move(request));
   }
-  if (!whole.empty()) {
-    const std::vector<Record> records = work.compute(whole);
-    require(records.size() == whole.size(), "there are ", whole.size(), " requests but ",
+  const auto compute_all = [&](Batch& requests) {
+    const std::vector<Record> records = work.compute(requests);
+    require(records.size() == requests.size(), "there are ", requests.size(), " requests but ",
             records.size(), " results");
-    for (std::size_t r = 0; r < whole.size(); ++r) write(whole[r], records[r]);
+    for (std::size_t r = 0; r < requests.size(); ++r) write(requests[r], records[r]);
+  };
+  try {
+    if (!whole.empty()) compute_all(whole);
+  } catch (const DataError&) {  // numbers that are none: whose, is found one by one
+    for (Request& request : whole) {
+      Batch alone{request};
+      try {
+        compute_all(alone);
+      } catch (const DataError& error) {
+        request.problem = {"numbers", request.where + error.what()};
+        write(request, Record::object());
+      }
+    }
   }
   output.flush();
 }
@@ -206,6 +220,10 @@ Summary run_requests(const RequestFile& file, const Work& work, Output& output,
   const auto stopped = [&] { return options.stop && *options.stop; };
   Batch batch = fetch();
   while (!batch.empty() && !stopped()) {
+    if (options.world) {  // results that nobody will put together are not worth the wait
+      const auto failure = options.world->first_failure(std::chrono::milliseconds(0));
+      require<CommError>(!failure, failure.value_or(""));
+    }
     progress.add(std::exchange(skipped, 0), /*computed=*/false);
     auto next = std::async(std::launch::async, fetch);
     const std::size_t requests = batch.size();
