@@ -12,6 +12,9 @@ import pytest
 
 ROOT = Path(os.environ["FLOE_SOURCE_DIR"])
 FSDP2 = ("fsdp2", "fsdp2-apart")
+RANKS = 2
+# A slice is a multiple of so many bytes, FSDP2's are not: so much more may each be, and nothing else.
+ALIGNMENT = 128
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +53,15 @@ def test_floe_moves_no_more_bytes(results, what):
     for name, result in results.items():
         rows = result["systems"]
         for peer, row in peers(rows).items():
-            assert rows["floe"][what] <= row[what], (name, peer)
+            padding = ALIGNMENT * RANKS * rows["floe"][{"gathered_bytes": "gathers", "reduced_bytes": "reduces"}[what]]
+            assert rows["floe"][what] <= row[what] + padding, (name, peer)
 
 
 def test_resident_moves_only_what_trains(results):
     for name in ("adapters", "last"):
         rows = results[name]["systems"]
         trains = 4 * results[name]["numbers"]["trainable"]
-        slack = 4 * 2 * rows["floe-resident"]["gathers"]  # padding to equal slices
+        slack = ALIGNMENT * RANKS * rows["floe-resident"]["gathers"]
         assert rows["floe-resident"]["gathered_bytes"] <= 2 * trains + slack, name
         assert rows["floe-resident"]["reduced_bytes"] <= trains + slack, name
 
@@ -69,5 +73,6 @@ def test_floe_needs_no_more_memory(results):
         best = min(row["peak_bytes"] for row in peers(rows).values())
         assert rows["floe"]["peak_bytes"] <= 1.1 * best, name
         for peer in peers(rows).values():
-            assert rows["floe"]["gradient_bytes"] <= peer["gradient_bytes"] + 64, name
-            assert rows["floe"]["optimizer_bytes"] <= peer["optimizer_bytes"] + 128, name
+            padding = ALIGNMENT * rows["floe"]["reduces"]  # of as many slices that train
+            assert rows["floe"]["gradient_bytes"] <= peer["gradient_bytes"] + padding, name
+            assert rows["floe"]["optimizer_bytes"] <= peer["optimizer_bytes"] + 2 * padding, name
