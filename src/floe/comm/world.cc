@@ -431,14 +431,7 @@ const GroupPtr& World::group() const { return state_->group; }
 const Mesh& World::mesh(int shard_size) {
   const auto found = state_->meshes.find(shard_size);
   if (found != state_->meshes.end()) return found->second;
-  require<ConfigError>(shard_size >= 1 && size() % shard_size == 0, "a shard group of ", shard_size,
-                       " ranks does not divide the world of ", size(), "; choose a size that does");
-  if (shard_size > 1 && shard_size < size() && backend() != Backend::fake)
-    require<ConfigError>(state_->rows_fit_hosts(shard_size), "hybrid groups of ", shard_size,
-                         " neighbours (strategy.hybrid_shard_size) would cross hosts in part: ",
-                         floe::join(placement(), "; "),
-                         "; choose a size that divides the ranks of every host, or start as many "
-                         "ranks on each");
+  check_mesh(shard_size);
   Mesh mesh;
   mesh.world = group();
   const std::vector<int> order =
@@ -458,6 +451,17 @@ const Mesh& World::mesh(int shard_size) {
                        : state_->make_group(str("replicate", shard_size, "/", column), holders);
   std::lock_guard lock(state_->meshes_mutex);
   return state_->meshes.emplace(shard_size, std::move(mesh)).first->second;
+}
+
+void World::check_mesh(int shard_size) const {
+  require<ConfigError>(shard_size >= 1 && size() % shard_size == 0, "a shard group of ", shard_size,
+                       " ranks does not divide the world of ", size(), "; choose a size that does");
+  if (shard_size > 1 && shard_size < size() && backend() != Backend::fake)
+    require<ConfigError>(state_->rows_fit_hosts(shard_size), "hybrid groups of ", shard_size,
+                         " neighbours (strategy.hybrid_shard_size) would cross hosts in part: ",
+                         floe::join(placement(), "; "),
+                         "; choose a size that divides the ranks of every host, or start as many "
+                         "ranks on each");
 }
 
 at::Tensor World::read(const at::Tensor& tensor) const {

@@ -79,6 +79,8 @@ class World {
   // Collective (first call with that size): the grid with that many neighbours per shard group.
   // Throws ConfigError when the size does not divide the world.
   const Mesh& mesh(int shard_size);
+  // Throws ConfigError where there is no such mesh. Not collective.
+  void check_mesh(int shard_size) const;
 
   // What collectives have left in `tensor`, on the host. Throws CommError when one of them has
   // failed, which a device that computes does not tell otherwise.

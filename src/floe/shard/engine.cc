@@ -72,6 +72,10 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, S
   for (const PlannedUnit& unit : state_->plan.units)
     require<ConfigError>(!unit.slot || !unit.slot->boundary, "unit '", unit.label(),
                          "' is sharded already; call fully_shard once per model");
+  // Before the first collective: a rank that waits in one ends with another rank's error, not with
+  // its own.
+  for (const PlannedGroup& group : state_->plan.groups)
+    state_->context.world->check_mesh(group.shard_size);
   compare_plans(agreed_lines(state_->plan, state_->options), *state_->context.world);
   for (const PlannedGroup& group : state_->plan.groups)
     state_->groups.push_back(
