@@ -30,6 +30,14 @@ void require_numbers(const at::Tensor& values) {
       "fp32, else its weights are broken");
 }
 
+// Where the last token of each text lies, among the tokens of all.
+at::Tensor last_tokens(const std::vector<std::vector<std::int64_t>>& texts, at::Device device) {
+  std::vector<std::int64_t> last;
+  for (const auto& text : texts)
+    last.push_back((last.empty() ? -1 : last.back()) + static_cast<std::int64_t>(text.size()));
+  return to_device(at::tensor(last, at::kLong), device);
+}
+
 }  // namespace
 
 GenerateSession::GenerateSession(models::LanguageModel& model, const std::vector<Prompt>& prompts,
@@ -56,10 +64,7 @@ GenerateSession::GenerateSession(models::LanguageModel& model, const std::vector
 }
 
 GenerateSession::Head GenerateSession::logits_of_last(const Texts& tokens) {
-  std::vector<std::int64_t> last;
-  for (const auto& text : tokens)
-    last.push_back((last.empty() ? -1 : last.back()) + static_cast<std::int64_t>(text.size()));
-  return [this, index = to_device(at::tensor(last, at::kLong), device_)](const at::Tensor& hidden) {
+  return [this, index = last_tokens(tokens, device_)](const at::Tensor& hidden) {
     return model_.logits(hidden.index_select(0, index));
   };
 }
@@ -74,13 +79,8 @@ at::Tensor GenerateSession::start() {
 
 void GenerateSession::read() {
   Texts tokens;
-  std::vector<std::int64_t> last;
-  for (const Prompt& prompt : *prompts_) {
-    tokens.push_back(prompt.ids);
-    last.push_back((last.empty() ? -1 : last.back()) +
-                   static_cast<std::int64_t>(prompt.ids.size()));
-  }
-  const at::Tensor index = to_device(at::tensor(last, at::kLong), device_);
+  for (const Prompt& prompt : *prompts_) tokens.push_back(prompt.ids);
+  const at::Tensor index = last_tokens(tokens, device_);
   last_hidden_ =
       forward(tokens, {}, [&](const at::Tensor& hidden) { return hidden.index_select(0, index); });
 }

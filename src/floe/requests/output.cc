@@ -248,8 +248,8 @@ class PartsOutput : public Output {
 
   std::map<std::int64_t, std::string> read_all() const {
     std::map<std::int64_t, std::string> records;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder_))
-      if (entry.path().extension() == ".jsonl") records.merge(read_part(entry.path()).records);
+    for (const std::string& name : file_names_in(folder_))
+      if (holds_results(name)) records.merge(read_part(str(folder_, "/", name)).records);
     return records;
   }
 
