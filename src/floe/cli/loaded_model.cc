@@ -111,6 +111,12 @@ at::Tensor read_image_tensors(const TensorSource& inputs, const std::string& pat
   return images.squeeze(2).to(at::kFloat);
 }
 
+OptionRow dtype_option() {
+  return {"--dtype", "fp32|bf16|fp16", "type of weights and computation (default fp32)"};
+}
+
+OptionRow device_option() { return {"--device", "cpu|cuda", "where to compute (default cpu)"}; }
+
 at::Device device_of(const std::string& command, const Options& options) {
   const auto device = choose<at::Device>(
       options, "--device", {{"cpu", at::Device(at::kCPU)}, {"cuda", at::Device(at::kCUDA)}}, "cpu");

@@ -30,6 +30,10 @@ struct LoadedModel {
   std::string origin;  // the checkpoint whose weights are used, else the file that names the model
 };
 
+// The options that load_model reads, as --help has them.
+OptionRow dtype_option();
+OptionRow device_option();
+
 // What --device says, without an index. Throws ConfigError where there is no such device.
 at::Device device_of(const std::string& command, const Options& options);
 

@@ -155,8 +155,8 @@ vision_x_i8 (int8, divided by 64). OUTPUTS gets logits [B, T, V] and, with label
 )",
     .options =
         {
-            {"--dtype", "fp32|bf16|fp16", "type of weights and computation (default fp32)"},
-            {"--device", "cpu|cuda", "where to compute (default cpu)"},
+            dtype_option(),
+            device_option(),
             {"--stages", "",
              "intermediate values as well: vision_tokens, perceiver_out, "
              "layer<i>.gated_cross_attn_out, layer<i>.decoder_out, ..."},

@@ -332,8 +332,8 @@ std::vector<OptionRow> generate_options() {
       {"--json", "",
        "one JSON object: ids (new ones), sequences (with the prompt), prompt (its number), "
        "scores (beam search, else null), text (with a tokenizer)"},
-      {"--dtype", "fp32|bf16|fp16", "type of weights and computation (default fp32)"},
-      {"--device", "cpu|cuda", "where to compute (default cpu)"},
+      dtype_option(),
+      device_option(),
   };
   rows.insert(rows.end(), others.begin(), others.end());
   return rows;

@@ -29,8 +29,8 @@ Exit run_score(const Args& args) {
 
 std::vector<OptionRow> score_options() {
   std::vector<OptionRow> rows = requests_options();
-  rows.push_back({"--dtype", "fp32|bf16|fp16", "type of weights and computation (default fp32)"});
-  rows.push_back({"--device", "cpu|cuda", "where to compute (default cpu)"});
+  rows.push_back(dtype_option());
+  rows.push_back(device_option());
   return rows;
 }
 
