@@ -1,7 +1,7 @@
 #include "floe/comm/rendezvous.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

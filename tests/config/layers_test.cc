@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "floe/config/load.h"
-#include "floe/config/yaml.h"
 #include "floe/schema/yaml_text.h"
 #include "tests/config/expect_error.h"
 #include "tests/config/sample_config.h"

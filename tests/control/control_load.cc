@@ -164,9 +164,9 @@ int run(int world_size, double seconds) {
 
 int main(int argc, char** argv) {
   try {
-    const int world_size = argc == 3 ? std::atoi(argv[1]) : 0;
+    const long world_size = argc == 3 ? std::strtol(argv[1], nullptr, 10) : 0;
     floe::require<floe::ConfigError>(world_size >= 2, "usage: control_load RANKS SECONDS");
-    return run(world_size, std::atof(argv[2]));
+    return run(static_cast<int>(world_size), std::strtod(argv[2], nullptr));
   } catch (const std::exception& e) {
     floe::log::error(e.what());
     return 1;

@@ -1,5 +1,4 @@
 // The control plane, with a thread per rank: who may join, what they share, who has failed.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

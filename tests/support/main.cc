@@ -15,7 +15,7 @@ std::vector<std::string> take_files(int& argc, char** argv) {
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
     if (std::string(argv[i]) == "--file" && i + 1 < argc) {
-      files.push_back(argv[++i]);
+      files.emplace_back(argv[++i]);
     } else {
       argv[kept++] = argv[i];
     }

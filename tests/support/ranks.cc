@@ -37,7 +37,7 @@ bool is_rank() { return std::getenv(kRankMark) != nullptr; }
 RanksOutcome start_ranks(const std::string& suite, const std::string& name, int ranks,
                          std::chrono::seconds limit) {
   const char* patience = std::getenv("FLOE_TEST_PATIENCE");  // tests/support/patience.py
-  limit *= patience && *patience ? std::max(1, std::atoi(patience)) : 3;
+  limit *= patience && *patience ? std::max(1L, std::strtol(patience, nullptr, 10)) : 3;
 #ifdef __SANITIZE_ADDRESS__
   limit *= 4;
 #endif

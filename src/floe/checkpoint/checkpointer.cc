@@ -23,7 +23,6 @@
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/core/stopwatch.h"
-#include "floe/shard/plan/plan.h"
 
 namespace floe::checkpoint {
 namespace {

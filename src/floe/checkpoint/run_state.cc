@@ -8,7 +8,6 @@
 #include <map>
 #include <utility>
 
-#include "floe/comm/world.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"

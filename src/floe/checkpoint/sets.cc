@@ -4,7 +4,6 @@
 #include <set>
 
 #include "floe/core/error.h"
-#include "floe/shard/group/flat_group.h"
 
 namespace floe::checkpoint {
 namespace {

@@ -436,13 +436,13 @@ const Mesh& World::mesh(int shard_size) {
   mesh.world = group();
   const std::vector<int> order =
       backend() == Backend::fake ? state_->in_order() : state_->ranks_by_host();
-  const auto at = static_cast<int>(std::find(order.begin(), order.end(), rank()) - order.begin());
-  const int row = at / shard_size, column = at % shard_size, copies = size() / shard_size;
-  std::vector<int> neighbours, holders;
-  for (int i = 0; i < shard_size; ++i)
-    neighbours.push_back(order[static_cast<std::size_t>(row * shard_size + i)]);
-  for (int i = 0; i < copies; ++i)
-    holders.push_back(order[static_cast<std::size_t>(i * shard_size + column)]);
+  const auto at = std::find(order.begin(), order.end(), rank()) - order.begin();
+  const std::ptrdiff_t row = at / shard_size, column = at % shard_size;
+  const int copies = size() / shard_size;
+  const auto first = order.begin() + row * shard_size;
+  const std::vector<int> neighbours(first, first + shard_size);
+  std::vector<int> holders;
+  for (int i = 0; i < copies; ++i) holders.push_back(order.begin()[i * shard_size + column]);
   mesh.shard = shard_size == size()
                    ? group()
                    : state_->make_group(str("shard", shard_size, "/", row), neighbours);

@@ -87,7 +87,8 @@ std::vector<std::string> stacks_of_all_threads() {
   std::vector<std::string> lines;
   std::error_code ignored;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
-    const auto thread = static_cast<pid_t>(std::atoi(task.path().filename().c_str()));
+    const auto thread =
+        static_cast<pid_t>(std::strtol(task.path().filename().c_str(), nullptr, 10));
     answer.count = 0;
     const bool answers = ask(thread);
     lines.push_back(

@@ -1,6 +1,5 @@
 #include "floe/launch/elastic.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>

@@ -129,7 +129,7 @@ void Launcher::wait_for_news(int timeout_ms) {
 int Launcher::until_deadline() const {
   const auto next = kill_at_ ? kill_at_ : terminate_at_;
   if (!next) return kMostSleep;
-  const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, kMostSleep));
 }
 
@@ -153,7 +153,7 @@ void Launcher::interrupt() {
   terminate(options_.kill_after);
 }
 
-void Launcher::terminate(milliseconds until_kill) {
+void Launcher::terminate(std::chrono::milliseconds until_kill) {
   signal_all(SIGTERM);
   terminate_at_.reset();
   kill_at_ = Clock::now() + until_kill;
@@ -194,7 +194,7 @@ void Launcher::meet_deadlines() {
 }
 
 void Launcher::drain() {
-  const auto end = Clock::now() + milliseconds(200);
+  const auto end = Clock::now() + std::chrono::milliseconds(200);
   const auto open = [](const Rank& rank) { return rank.process.out || rank.process.err; };
   for (Rank& rank : ranks_) rank.forward();
   while (std::any_of(ranks_.begin(), ranks_.end(), open) && Clock::now() < end) {

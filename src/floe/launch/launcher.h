@@ -38,7 +38,6 @@ class Launcher {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using milliseconds = std::chrono::milliseconds;
 
   // One rank: its process and where its output goes.
   struct Rank {
@@ -64,7 +63,7 @@ class Launcher {
   void handle(int number);
   // A person's Ctrl-C: the first one asks the ranks, the second one ends those that do not react.
   void interrupt();
-  void terminate(milliseconds until_kill);
+  void terminate(std::chrono::milliseconds until_kill);
   void reap();
   void meet_deadlines();
   // The rest of the output. A process that left its group may hold a pipe open: that is not

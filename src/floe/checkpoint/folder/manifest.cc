@@ -1,8 +1,6 @@
 #include "floe/checkpoint/folder/manifest.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <span>
 
 #include "floe/core/error.h"
 #include "floe/core/hash.h"

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string_view>
 
 #include "floe/checkpoint/folder/folders.h"

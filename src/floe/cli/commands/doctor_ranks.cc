@@ -35,7 +35,7 @@ constexpr std::int64_t kSent = 32 * kMiB;     // between two hosts
 constexpr std::int64_t kReduced = 32 * kMiB;  // by all ranks
 constexpr int kPings = 20;
 constexpr std::chrono::seconds kPatience{20};  // for another host's answer
-constexpr double kClocksApart_s = 2;
+constexpr double kClocksApartSeconds = 2;
 constexpr double kSlow = 0.25;  // of the median
 
 // ---- what the ranks tell each other
@@ -113,7 +113,7 @@ Finding clocks(comm::World& world) {
       which = rank;
     }
   }
-  if (std::abs(widest) <= kClocksApart_s) return {State::ok, "clocks", "agree", ""};
+  if (std::abs(widest) <= kClocksApartSeconds) return {State::ok, "clocks", "agree", ""};
   return {State::problem, "clocks",
           str("that of ", world.name_of(which), " is ", std::abs(widest), " s ",
               widest > 0 ? "ahead of" : "behind", " that of ", world.name_of(0)),

@@ -17,7 +17,7 @@ using observe::format_duration;
 using observe::RunStatus;
 
 // A run renews its status every few seconds; with clocks of two hosts that are a little apart.
-constexpr double kSilent_s = 60;
+constexpr double kSilentSeconds = 60;
 
 // Whether there is a process of this number on this machine; one that only waits to be counted
 // (a zombie) is none.
@@ -37,7 +37,7 @@ std::string sign_of_death(const RunStatus& status, double now_s) {
     return str("its rank 0 (process ", status.pid, " on ", status.host,
                ") is gone without a word, ", format_duration(std::max(0.0, silent_s)),
                " after its last sign of life; start the same command again");
-  if (silent_s > kSilent_s)
+  if (silent_s > kSilentSeconds)
     return str("its rank 0 (process ", status.pid, " on ", status.host,
                ") has given no sign of life for ", format_duration(silent_s),
                ": it is gone or stopped, or its host hangs");

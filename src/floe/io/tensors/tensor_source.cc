@@ -5,6 +5,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/names.h"
+#include "floe/io/file/file.h"
 #include "floe/io/file/json_text.h"
 
 namespace floe {

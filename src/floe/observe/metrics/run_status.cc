@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -78,7 +77,7 @@ RunStatus from_json(const ordered_json& json) {
 std::int64_t restarts_so_far() {
   const auto count = [](const char* name) -> std::int64_t {
     const char* text = std::getenv(name);
-    return text ? std::max(0LL, std::atoll(text)) : 0;  // what is no number is none
+    return text ? std::max(0LL, std::strtoll(text, nullptr, 10)) : 0;  // what is no number is none
   };
   // A launcher counts within a start by the scheduler.
   return std::max(count("FLOE_RESTARTS"), count("TORCHELASTIC_RESTART_COUNT")) +

@@ -18,7 +18,7 @@ using observe::RunStatus;
 using observe::unix_time_s;
 
 constexpr std::chrono::seconds kInterval{5};
-constexpr double kLongWithoutStep_s = 30;
+constexpr double kLongWithoutStepSeconds = 30;
 
 // Of comm::Activity::text().
 std::string in_words(const std::string& state) {
@@ -95,7 +95,7 @@ void StatusFile::write(bool ask) {
     now = status_;
   }
   const double since = unix_time_s() - now.stepped_s.value_or(now.started_s);
-  if (ask && since > kLongWithoutStep_s) {
+  if (ask && since > kLongWithoutStepSeconds) {
     const std::vector<std::string> states = world_.states();
     for (std::size_t rank = 0; rank < states.size(); ++rank)
       now.doing.push_back(

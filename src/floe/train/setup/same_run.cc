@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "floe/core/names.h"
 #include "floe/core/str.h"
 #include "floe/io/file/file.h"
 
