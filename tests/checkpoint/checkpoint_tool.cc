@@ -202,6 +202,10 @@ class Run {
       fail_if("boundary");
       switch_set();
       train_step();
+      if (step == 1 && arguments_.number("prepare", 0)) {
+        checkpoints->prepare();
+        print({{"prepared_bytes", checkpoints->host_bytes()}});
+      }
       if (every > 0 && step % every == 0) {
         const bool good = checkpoints->save(step, shared_state(), rank_state(), {{"loss", loss_}});
         if (!good) print({{"save_failed", step}});
@@ -209,7 +213,8 @@ class Run {
     }
     if (!checkpoints->wait()) print({{"save_failed", step}});
     if (arguments_.has("dump")) dump(arguments_.text("dump", ""));
-    print({{"blocking_seconds", checkpoints->blocking_seconds()}});
+    print({{"blocking_seconds", checkpoints->blocking_seconds()},
+           {"host_bytes", checkpoints->host_bytes()}});
   }
 
   json shared_state() const {

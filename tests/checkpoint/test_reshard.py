@@ -110,6 +110,16 @@ def test_hybrid_to_other_to_hybrid(unbroken, tmp_path):
     assert again.resumed["resumed"] == 6
 
 
+def test_the_memory_of_the_first_save_is_there_before_it(tmp_path):
+    """Made beside the training, as large as saves need it; direct saves need none."""
+    run = runs.run(2, run=tmp_path / "behind", steps=4, save_every=4, ema=0.9, prepare=1, **{"async": 1})
+    prepared = next(line["prepared_bytes"] for line in run.lines if "prepared_bytes" in line)
+    assert prepared == run.lines[-1]["host_bytes"] > 0
+    assert runs.run(2, run=tmp_path / "behind", steps=5, ema=0.9).resumed["resumed"] == 4
+    direct = runs.run(2, run=tmp_path / "direct", steps=4, save_every=4, prepare=1)
+    assert direct.lines[-1]["host_bytes"] == 0
+
+
 def test_mixed_precision_keeps_its_masters(unbroken, tmp_path):
     whole = runs.run(2, run=tmp_path / "whole", steps=STEPS, mixed=1)
     runs.run(2, run=tmp_path / "broken", steps=BREAK, save_every=BREAK, mixed=1, content="full")

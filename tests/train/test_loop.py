@@ -172,6 +172,17 @@ def test_accumulated_batches_make_one_update(train, golden):
         assert ours["lr"] == theirs["lr"]
 
 
+def test_the_memory_for_saves_is_made_after_the_first_update(train, golden):
+    """Once, and before the first save asks for it; saves that copy nothing need none."""
+    config = golden("neox_x2")
+    config["checkpoint"] = {"every_steps": 3, "async": True}
+    log = train(config, "train.steps=4", FLOE_LOG="debug").stderr
+    assert log.count("of host memory for saves beside the training") == 1
+    assert log.index("of host memory for saves") < log.index("saved step 3")
+    direct = train(config, "train.steps=4", "checkpoint.async=false", name="direct", FLOE_LOG="debug").stderr
+    assert "of host memory for saves" not in direct
+
+
 def test_the_global_mean_weighs_tokens(train, golden):
     """With all tokens weighed alike, two ranks do what one rank does with both batches as one."""
     config = golden("neox_x2", world2=True)

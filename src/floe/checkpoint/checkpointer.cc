@@ -85,6 +85,9 @@ struct Checkpointer::State {
 
   comm::World& world() const { return run.engine->world(); }
 
+  // From the slices themselves, without a copy.
+  bool writes_directly() const { return !options.config.async && world().device().is_cpu(); }
+
   Manifest about(std::int64_t step) const {
     Manifest manifest;
     manifest.step = step;
@@ -314,6 +317,11 @@ std::optional<Restored> Checkpointer::State::resume(const std::string& mode) {
 
 // ---- saving ----
 
+void Checkpointer::prepare() {
+  State& s = *state_;
+  if (!s.writes_directly()) s.copies.prepare(state_tensors(s.run, Share::part));
+}
+
 bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
                         const nlohmann::json& rank_state,
                         const std::map<std::string, double>& metrics) {
@@ -337,8 +345,7 @@ bool Checkpointer::save(std::int64_t step, const nlohmann::json& shared,
   if (s.world().rank() == 0) job->objects = state_objects(s.run);
   job->file_tensors = s.held.file_tensors();
   job->tensors = state_tensors(s.run, Share::part);
-  const bool direct = !s.options.config.async && s.world().device().is_cpu();
-  if (!direct) job->tensors = s.copies.of(std::move(job->tensors));
+  if (!s.writes_directly()) job->tensors = s.copies.of(std::move(job->tensors));
   s.save_exchange.begin_meeting();
   s.set_saving(watch);
   const auto write = [&s, job, watch] {
@@ -488,6 +495,7 @@ Checkpointer::Updating::~Updating() {
 
 double Checkpointer::blocking_seconds() const { return state_->blocking_seconds; }
 double Checkpointer::last_blocking_seconds() const { return state_->last_blocking_seconds; }
+std::int64_t Checkpointer::host_bytes() const { return state_->copies.bytes(); }
 Saved Checkpointer::last_save() const {
   const std::lock_guard lock(state_->saved_mutex);
   return state_->saved;

@@ -129,6 +129,11 @@ class Checkpointer {
   // weights; optimizers that it does not know start anew, and the log says so.
   std::optional<Restored> resume(const std::string& mode);
 
+  // Begins to make the memory that asynchronous saves copy to, beside the training: after a first
+  // update, when all state is there, and again when there is more. Not needed, but the first save
+  // then holds the training no longer than the others. See Note [Memory of the first save].
+  void prepare();
+
   // Collective. Saves after `step` updates. Asynchronous ones return when the slices are copied; an
   // error of writing is then thrown (or logged, with on_failure: continue) by the next save() or
   // wait(), on all ranks. Returns false when the save failed and training is to go on.
@@ -173,6 +178,8 @@ class Checkpointer {
   // Seconds for which saves held the training thread, in all and in the last save.
   double blocking_seconds() const;
   double last_blocking_seconds() const;
+  // Of the memory that saves copy to; waits for what is being made.
+  std::int64_t host_bytes() const;
   // The last one of this start, also while the next is under way.
   Saved last_save() const;
   // Where it lies; empty before the first.

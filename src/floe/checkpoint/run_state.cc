@@ -2,15 +2,20 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <cstring>
+#include <exception>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
+#include "floe/core/log.h"
 #include "floe/nn/load.h"
 #include "floe/shard/group/flat_group.h"
 #include "floe/shard/plan/plan.h"
@@ -222,6 +227,33 @@ std::int64_t room(const at::Tensor& values) {
   return round_up(static_cast<std::int64_t>(values.nbytes()), kAlignment);
 }
 
+struct HostNeed {
+  std::int64_t bytes = 0;
+  c10::Device device = c10::kCPU;  // from which values come, if not from host memory alone
+};
+
+HostNeed needed_for(const std::vector<StateTensor>& tensors) {
+  HostNeed need;
+  for (const StateTensor& tensor : tensors)
+    for (const StatePiece& piece : tensor.pieces) {
+      need.bytes += room(piece.values);
+      if (!piece.values.device().is_cpu()) need.device = piece.values.device();
+    }
+  return need;
+}
+
+// With its pages in place: whoever writes to it first need not wait for them.
+at::Tensor host_memory(std::int64_t bytes, c10::Device device) {
+  const bool pinned = !device.is_cpu();
+  // Page-locked memory is of the device that is current on the thread.
+  std::optional<c10::DeviceGuard> on_device;
+  if (pinned) on_device.emplace(device);
+  at::Tensor memory =
+      at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
+  if (!pinned) std::memset(memory.mutable_data_ptr(), 0, memory.nbytes());
+  return memory;
+}
+
 }  // namespace
 
 std::string StateTensor::name() const { return join(path, "."); }
@@ -288,19 +320,36 @@ std::string model_digest(const shard::ShardPlan& plan) {
   return hex_digits(hash.value());
 }
 
+// ---- copies in host memory ----
+
+void HostCopy::prepare(const std::vector<StateTensor>& tensors) {
+  settle();
+  const auto [bytes, device] = needed_for(tensors);
+  if (bytes == 0 || (buffer_.defined() && buffer_.numel() >= bytes)) return;
+  log::debug("makes ", format_bytes(bytes), " of host memory for saves beside the training");
+  maker_ = std::thread([this, bytes = bytes, device = device] {
+    try {
+      made_ = host_memory(bytes, device);
+    } catch (const std::exception& e) {  // the save tries it again, and says so if it fails
+      log::debug("memory for saves could not be prepared: ", e.what());
+    }
+  });
+}
+
+void HostCopy::settle() noexcept {
+  if (!maker_.joinable()) return;
+  maker_.join();
+  if (made_.defined()) buffer_ = std::move(made_);
+  made_ = at::Tensor();
+}
+
 std::vector<StateTensor> HostCopy::of(std::vector<StateTensor> tensors) {
   const at::AutoGradMode grad_off(false);
-  std::int64_t bytes = 0;
-  c10::Device device = c10::kCPU;
-  for (const StateTensor& tensor : tensors)
-    for (const StatePiece& piece : tensor.pieces) {
-      bytes += room(piece.values);
-      if (!piece.values.device().is_cpu()) device = piece.values.device();
-    }
+  settle();
+  const auto [bytes, device] = needed_for(tensors);
   if (!buffer_.defined() || buffer_.numel() < bytes) {
     buffer_.reset();  // the old one goes before the new one comes
-    buffer_ =
-        at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(!device.is_cpu()));
+    buffer_ = host_memory(bytes, device);
   }
   std::int64_t at = 0;
   for (StateTensor& tensor : tensors)
@@ -318,7 +367,8 @@ std::vector<StateTensor> HostCopy::of(std::vector<StateTensor> tensors) {
   return tensors;
 }
 
-std::int64_t HostCopy::bytes() const {
+std::int64_t HostCopy::bytes() {
+  settle();
   return buffer_.defined() ? static_cast<std::int64_t>(buffer_.nbytes()) : 0;
 }
 

@@ -146,6 +146,7 @@ void Trainer::advance_phase() {
     const auto updating = checkpoints_->updating();
     engine_->activate(schedule.current());
   }
+  prepare_save_ = true;
   const double seconds = time_.lap(TimeAccount::phase_switch);
   reporter_->switched({step_, from, schedule.name(), seconds}, *engine_, optimizers, ema_.get());
 }
@@ -349,6 +350,7 @@ void Trainer::after_step(StepRecord& record) {
   }
   if (early_stop_.reached() && step_ < total_steps_) record.ended_early = early_stop_.reason();
   verify_copies(/*before_save=*/false);
+  if (std::exchange(prepare_save_, false)) checkpoints_->prepare();
   if (save_is_due()) save(metrics_of(record));
   time_.lap(TimeAccount::other);
   record.times = time_.take();

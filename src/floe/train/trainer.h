@@ -138,6 +138,7 @@ class Trainer {
   bool mixed_ = false;                      // the ranks have different models: nothing may be saved
   std::int64_t verified_step_ = -1;         // Engine::verify_copies
   std::string began_from_;                  // checkpoint::kBeganFrom
+  bool prepare_save_ = true;                // there is more to save than before
   std::int64_t saving_attempts_ = -1;       // of the last save
   std::unique_ptr<StopDeadline> deadline_;  // while the run trains
   std::string reported_checkpoint_;         // the newest checkpoint that the reporter knows of
