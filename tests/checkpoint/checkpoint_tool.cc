@@ -146,6 +146,8 @@ class Run {
     sharding.world = world;
     sharding.strategy = named<shard::Strategy>(arguments.text("strategy", "full_shard"));
     sharding.hybrid_shard_size = static_cast<int>(arguments.number("hybrid", 2));
+    sharding.frozen.sharding =
+        named<shard::FrozenSharding>(arguments.text("frozen_sharding", "all"));
     sharding.seed = static_cast<std::uint64_t>(arguments.number("seed", 7));
     sharding.sets =
         sets_from(arguments.text("sets", ""), rest_from(arguments.text("rest", "keep")));

@@ -110,6 +110,16 @@ def test_hybrid_to_other_to_hybrid(unbroken, tmp_path):
     assert again.resumed["resumed"] == 6
 
 
+def test_frozen_slices_inside_a_node_and_back(unbroken, tmp_path):
+    """Frozen parameters are saved too, by whoever holds them: two copies, or one over all ranks."""
+    kind = dict(trainable="*.adapter.*", content="full")
+    for turn, (world, frozen) in enumerate([(4, "node"), (3, "all"), (4, "node"), (2, "node")]):
+        again = runs.run(world, run=tmp_path, steps=2 * (turn + 1), save_every=2, frozen_sharding=frozen,
+                         hybrid=2 if world % 2 == 0 else 1, **kind)
+        expect_same(again.losses, unbroken(trainable="*.adapter.*"))
+    assert again.resumed["resumed"] == 6
+
+
 def test_the_memory_of_the_first_save_is_there_before_it(tmp_path):
     """Made beside the training, as large as saves need it; direct saves need none."""
     run = runs.run(2, run=tmp_path / "behind", steps=4, save_every=4, ema=0.9, prepare=1, **{"async": 1})

@@ -74,7 +74,7 @@ def test_configs_of_floe_are_found_from_anywhere(plan, tmp_path):
 def test_json_is_the_same_plan(plan):
     one = json.loads(plan(DEMO, "world=4", "--json"))
     assert list(one) == [
-        "world_size", "model", "strategy", "units", "groups", "padding", "holds", "moves", "unsharded",
+        "world_size", "model", "strategy", "passes_per_update", "accumulate", "units", "groups", "padding", "holds", "moves", "unsharded",
     ]  # fmt: skip
     assert one["strategy"] == "full_shard"
     assert [unit["name"] for unit in one["units"]][:3] == ["embed", "positions", "layers.0"]
@@ -136,6 +136,12 @@ def test_a_huge_model_is_planned_at_once(start, tmp_path):
             ["world=4", "strategy=hybrid"],
             "strategy.hybrid_shard_size 8 does not divide the 4 ranks; choose one that does",
         ),
+        (
+            ["world=4", "strategy.frozen.sharding=node"],
+            "strategy.hybrid_shard_size 8 does not divide the 4 ranks; choose one that does",
+        ),
+        (["strategy.frozen.sharding=host"], "strategy.frozen.sharding must be one of all, node, not 'host'"),
+        (["strategy.accumulate=both"], "strategy.accumulate must be one of reduced, local, not 'both'"),
         (["strategy.frozen.residency=auto"], "strategy.frozen.residency is auto, which needs a budget"),
         (
             ["strategy.frozen={residency: auto, memory_budget: 1KiB}"],

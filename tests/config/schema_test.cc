@@ -134,15 +134,16 @@ TEST(Schema, ReferencePage) {
 
 TEST(Schema, TheStrategyDefaultsOfTheDesign) {
   const Value values = schema_of<StrategyConfig>().write(StrategyConfig{}, Write::all);
-  EXPECT_EQ(values,
-            parse_yaml("sharding: full_shard\nhybrid_shard_size: 8\n"
-                       "units: [DecoderLayer, GatedCrossAttention, PerceiverResampler, ViTBlock]\n"
-                       "activation_checkpointing: []\n"
-                       "activations: {keep: inputs, offload: false}\n"
-                       "mixed_precision: {param: bf16, reduce: fp32, buffer: fp32}\n"
-                       "frozen: {residency: sharded, memory_budget: null, dtype: null}\n"
-                       "cuda_graphs: false\ncpu_offload: false\nprefetch: 1\n",
-                       "t"))
+  EXPECT_EQ(
+      values,
+      parse_yaml("sharding: full_shard\nhybrid_shard_size: 8\n"
+                 "units: [DecoderLayer, GatedCrossAttention, PerceiverResampler, ViTBlock]\n"
+                 "activation_checkpointing: []\n"
+                 "activations: {keep: inputs, offload: false}\n"
+                 "mixed_precision: {param: bf16, reduce: fp32, buffer: fp32}\n"
+                 "frozen: {residency: sharded, sharding: all, memory_budget: null, dtype: null}\n"
+                 "accumulate: null\ncuda_graphs: false\ncpu_offload: false\nprefetch: 1\n",
+                 "t"))
       << write_yaml(values);
 }
 

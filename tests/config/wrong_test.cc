@@ -145,6 +145,15 @@ INSTANTIATE_TEST_SUITE_P(
          "40GiB, 512MiB or 5GB, not -5"},
         {"strategy: {frozen: {residency: auto, memory_budget: 0}}",
          "x.yaml:2:53: strategy.frozen.memory_budget is 0, but must be more than 0"},
+        {"strategy: {frozen: {residency: resident, sharding: node}}",
+         "x.yaml:2:52: strategy.frozen.sharding has no effect here; resident copies are not "
+         "sliced, so remove one of the two"},
+        {"strategy: {sharding: hybrid, frozen: {sharding: node}}",
+         "x.yaml:2:30: strategy.frozen has sharding: node, which has no effect beside hybrid; "
+         "remove it, or choose full_shard or shard_grad_op"},
+        {"strategy: {accumulate: local, cuda_graphs: true}",
+         "x.yaml:2:24: strategy.accumulate is local, but a recorded pass must leave reduced "
+         "gradients behind; set reduced, or cuda_graphs to false"},
         {"dist: {backend: nccl, device: cpu}",
          "x.yaml:2:31: dist.device is cpu, but backend nccl is for GPUs; use gloo"},
         {"dist: {timeout_s: 0}", "x.yaml:2:19: dist.timeout_s is 0, but must be more than 0"},

@@ -90,6 +90,26 @@ TEST(StrategyLines, SayEachValueAndWhereItComesFrom) {
   EXPECT_FALSE(any_has(lines, "the loss is scaled"));
 }
 
+TEST(StrategyLines, SayWhereFrozenSlicesLieAndGradientsAddUp) {
+  StrategyConfig strategy;
+  const PrecisionConfig precision;
+  const config::Value values(config::Map{});
+  const auto lines = [&] { return strategy_lines({strategy, precision, "sharded", values, 8}); };
+  EXPECT_FALSE(any_has(lines(), "ranks of a node"));
+  EXPECT_FALSE(any_has(lines(), "add up"));
+  strategy.frozen.sharding = shard::FrozenSharding::node;
+  strategy.hybrid_shard_size = 4;
+  strategy.accumulate = shard::Accumulate::local;
+  EXPECT_TRUE(any_has(lines(),
+                      "frozen parameters are sliced over the 4 ranks of a node, what trains over "
+                      "all (strategy.frozen.sharding, default)"));
+  EXPECT_TRUE(any_has(
+      lines(),
+      "gradients of several passes add up whole on each rank (strategy.accumulate, default)"));
+  strategy.accumulate = shard::Accumulate::reduced;
+  EXPECT_TRUE(any_has(lines(), "gradients of several passes add up in slices"));
+}
+
 TEST(StrategyLines, ThoseAboutPrecisionAreAmongThem) {
   StrategyConfig strategy;
   strategy.mixed_precision.param = DType::f16;

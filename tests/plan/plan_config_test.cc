@@ -60,6 +60,8 @@ TEST(StrategyOptions, SaysWhatTheBlockSays) {
   strategy.frozen.residency = shard::Residency::automatic;
   strategy.frozen.memory_budget = config::ByteSize{4096};
   strategy.frozen.dtype = DType::f32;
+  strategy.frozen.sharding = shard::FrozenSharding::node;
+  strategy.accumulate = shard::Accumulate::local;
   strategy.cpu_offload = true;
   strategy.prefetch = 3;
   const shard::ShardOptions options = strategy::shard_options_of(strategy);
@@ -73,6 +75,8 @@ TEST(StrategyOptions, SaysWhatTheBlockSays) {
   EXPECT_EQ(options.frozen.residency, shard::Residency::automatic);
   EXPECT_EQ(options.frozen.memory_budget_bytes, 4096);
   EXPECT_EQ(options.frozen.dtype, at::kFloat);
+  EXPECT_EQ(options.frozen.sharding, shard::FrozenSharding::node);
+  EXPECT_EQ(options.accumulate, shard::Accumulate::local);
   EXPECT_TRUE(options.cpu_offload);
   EXPECT_EQ(options.prefetch, 3);
   strategy.frozen.dtype = DType::i8;

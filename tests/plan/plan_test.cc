@@ -246,6 +246,76 @@ TEST(Plan, OffloadedSlicesAreInHostMemory) {
       << "resident copies stay where used";
 }
 
+// Of k passes every one gathers; what is summed over copies is summed once; slices add up in one of
+// two places.
+TEST(Plan, PassesOfAnUpdate) {
+  const std::string four = "train.gradient_accumulation=4";
+  const auto moved = [&](const std::vector<std::string>& changes) {
+    return planned(changes).moved;
+  };
+  const shard::MovedBytes one = moved({kEverything});
+  const shard::MovedBytes in_slices = moved({kEverything, four, "strategy.accumulate=reduced"});
+  EXPECT_EQ(in_slices.gathers, 4 * one.gathers);
+  EXPECT_EQ(in_slices.gathered, 4 * one.gathered);
+  EXPECT_EQ(in_slices.reduce_scatters, 4 * 4);
+  EXPECT_EQ(in_slices.reduce_scattered, 4 * (kRoot + 3 * kLayer));
+  const shard::MovedBytes whole = moved({kEverything, four, "strategy.accumulate=local"});
+  EXPECT_EQ(whole.gathered, in_slices.gathered);
+  EXPECT_EQ(whole.reduce_scatters, 4);
+  EXPECT_EQ(whole.reduce_scattered, kRoot + 3 * kLayer);
+  const shard::MovedBytes copies = moved({kEverything, four, "strategy.sharding=no_shard"});
+  EXPECT_EQ(copies.all_reduces, 4);
+  EXPECT_EQ(copies.all_reduced, 883 * 4);
+  const shard::MovedBytes both =
+      moved({kEverything, four, "strategy.sharding=hybrid", "strategy.hybrid_shard_size=2",
+             "strategy.accumulate=reduced"});
+  EXPECT_EQ(both.reduce_scatters, 4 * 4);
+  EXPECT_EQ(both.all_reduces, 4);
+  EXPECT_EQ(both.all_reduced, (3 * 160 + 64) * 4);
+
+  const auto buffers = [&](const std::vector<std::string>& changes) {
+    return planned(changes).holdings.held.gradient_buffers;
+  };
+  EXPECT_EQ(buffers({kEverything, four, "strategy.accumulate=reduced"}), kRoot + 2 * kLayer);
+  EXPECT_EQ(buffers({kEverything, four, "strategy.accumulate=local"}), kRoot + 3 * kLayer);
+  EXPECT_EQ(buffers({kEverything, "strategy.accumulate=local"}), kRoot + 2 * kLayer)
+      << "one pass leaves nothing to add up";
+}
+
+// All that trains: 1536 bytes of gradients more on 12288. Adapters: 512 on 7040.
+TEST(Plan, GradientsAddUpWholeWhereThatCostsAtMostATenth) {
+  using shard::Accumulate;
+  const std::string four = "train.gradient_accumulation=4";
+  const auto chosen = [&](std::vector<std::string> changes) {
+    changes.push_back(four);
+    return planned(changes).plan.accumulates();
+  };
+  EXPECT_EQ(planned({kEverything}).holdings.held.peak(), 12288);
+  EXPECT_EQ(chosen({kEverything}), Accumulate::reduced);
+  EXPECT_EQ(planned().holdings.held.peak(), 7040);
+  EXPECT_EQ(chosen({}), Accumulate::local);
+  EXPECT_EQ(planned({four}).holdings.held.peak(), 7040 + 512);
+  EXPECT_EQ(chosen({kBf16, "strategy.mixed_precision.reduce=bf16"}), Accumulate::reduced)
+      << "sums in bf16 would lose what slices in fp32 keep";
+  EXPECT_EQ(chosen({"strategy.cpu_offload=true"}), Accumulate::reduced) << "memory is short";
+  EXPECT_EQ(chosen({"strategy.cuda_graphs=true"}), Accumulate::reduced);
+}
+
+// Over 2 of 4 ranks the frozen 244 elements of a layer are padded to 2 x 128, the root to 2 x 64.
+TEST(Plan, FrozenSlicesInsideANode) {
+  expect_plan({"strategy.frozen.sharding=node", "strategy.hybrid_shard_size=2"},
+              {.trainable = 3 * kAdapterSlice,
+               .frozen = (3 * 128 + 64) * 4,
+               .gradients = 3 * kAdapterSlice,
+               .optimizer = 2 * 3 * kAdapterSlice,
+               .pool = kRoot + 2 * (kFrozen + kAdapter),
+               .buffers = 2 * kAdapter,
+               .gathers = 5 + 5,
+               .gathered = kRoot + 4 * kFrozen + 5 * kAdapter,
+               .scatters = 3,
+               .scattered = 3 * kAdapter});
+}
+
 TEST(Plan, OptimizerState) {
   const auto state = [](const std::string& optimizer) {
     return planned({"train.optimizer=" + optimizer}).holdings.held.optimizer_state;

@@ -67,6 +67,13 @@ TEST(Report, TextNamesWhatIsSpecial) {
   expect_part(to_text(planned({"strategy.cpu_offload=true"})), "of that in host memory");
   expect_part(to_text(planned({"strategy.sharding=hybrid", "strategy.hybrid_shard_size=2"})),
               "hybrid (slices over 2, 2 copies)");
+  expect_part(to_text(planned({"strategy.frozen.sharding=node", "strategy.hybrid_shard_size=2"})),
+              "full_shard (frozen: over 2, 2 copies)");
+  const std::string four = to_text(planned({"train.gradient_accumulation=4"}));
+  expect_part(four, "\n4 passes per update, whose gradients add up whole on each rank\n");
+  expect_part(four, "Each rank moves per update of 4 passes");
+  expect_part(to_text(planned({"train.gradient_accumulation=4", "strategy.accumulate=reduced"})),
+              "\n4 passes per update, whose gradients add up in slices\n");
   expect_part(to_text(planned({"world=1"})), "One rank alone moves nothing; world=N plans for N.");
   expect_part(to_text(planned({"train.trainable=[]"})), "all of them frozen");
 }
@@ -91,6 +98,8 @@ TEST(Report, JsonAddsUp) {
   EXPECT_EQ(json["moves"]["all_gathers"], 10);
   EXPECT_EQ(json["unsharded"]["moves"]["all_reduces"], 3);
   EXPECT_EQ(json["padding"]["numel"], 397);
+  EXPECT_EQ(json["passes_per_update"], 1);
+  EXPECT_EQ(json["accumulate"], "local");
 }
 
 }  // namespace

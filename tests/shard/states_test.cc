@@ -1,7 +1,10 @@
 // The states of groups and of their gradients, and the memory that each of them stands for.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "floe/comm/world.h"
+#include "floe/core/error.h"
 #include "floe/models/transformer.h"
 #include "floe/shard/engine.h"
 #include "floe/shard/group/flat_group.h"
@@ -16,11 +19,14 @@ using shard::GroupState;
 const models::TransformerSize kSize{.vocab = 50, .dim = 16, .layers = 3, .heads = 2, .context = 8};
 
 struct Job {
-  explicit Job(int world, shard::Strategy strategy = shard::Strategy::full_shard)
+  explicit Job(int world, shard::Strategy strategy = shard::Strategy::full_shard,
+               std::optional<shard::Accumulate> accumulate = {})
       : model(std::make_shared<models::Transformer>(kSize)) {
     shard::ShardOptions options;
     options.world = comm::World::fake(0, world);
     options.strategy = strategy;
+    options.hybrid_shard_size = 2;
+    options.accumulate = accumulate;
     engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
   }
   at::Tensor loss() const {
@@ -69,7 +75,7 @@ TEST(States, BetweenForwardAndBackward) {
 }
 
 TEST(States, WithoutGradientSync) {
-  Job job(2);
+  Job job(2, shard::Strategy::full_shard, shard::Accumulate::local);
   std::int64_t whole = 0;
   for (const auto& group : job.engine->groups()) whole += group->plan().gradient_bytes();
   job.engine->set_gradient_sync(false);
@@ -83,6 +89,48 @@ TEST(States, WithoutGradientSync) {
   job.loss().backward();
   job.expect(GroupState::sliced, GradientState::reduced);
   EXPECT_EQ(job.engine->memory().gradient_pool_held, 0);
+}
+
+TEST(States, WithoutGradientSyncWhereReducedGradientsAddUp) {
+  Job job(2, shard::Strategy::full_shard, shard::Accumulate::reduced);
+  job.engine->set_gradient_sync(false);
+  for (int micro = 0; micro < 2; ++micro) {
+    job.loss().backward();
+    job.expect(GroupState::sliced, GradientState::reduced);
+    EXPECT_EQ(job.engine->memory().gradient_slices, job.engine->plan().held().gradient_slices);
+    EXPECT_EQ(job.engine->memory().gradient_pool_held, 0);
+  }
+}
+
+// Slices add up without those of the copies until the last pass of an update.
+TEST(States, WithoutGradientSyncBesideCopies) {
+  Job job(4, shard::Strategy::hybrid, shard::Accumulate::reduced);
+  job.engine->set_gradient_sync(false);
+  job.loss().backward();
+  job.expect(GroupState::sliced, GradientState::partial);
+  job.loss().backward();
+  job.expect(GroupState::sliced, GradientState::partial);
+  EXPECT_EQ(job.engine->memory().gradient_pool_held, 0);
+  EXPECT_THROW(job.engine->agree(), ShardError);
+  job.engine->set_gradient_sync(true);
+  job.loss().backward();
+  job.expect(GroupState::sliced, GradientState::reduced);
+  job.engine->agree();
+}
+
+TEST(States, WithoutGradientSyncWhereNothingIsSliced) {
+  Job job(2, shard::Strategy::no_shard);
+  job.engine->set_gradient_sync(false);
+  for (int micro = 0; micro < 2; ++micro) {
+    job.loss().backward();
+    job.expect(GroupState::in_place, GradientState::local);
+    EXPECT_EQ(job.engine->memory().gradient_pool_held, 0) << "added up where they lie";
+  }
+  EXPECT_THROW(job.engine->agree(), ShardError);
+  job.engine->set_gradient_sync(true);
+  job.loss().backward();
+  job.expect(GroupState::in_place, GradientState::reduced);
+  EXPECT_EQ(job.engine->memory().gradient_pool_peak, 0);
 }
 
 TEST(States, OfOneRankAlone) {
@@ -104,6 +152,10 @@ TEST(States, WhichMayFollow) {
   EXPECT_FALSE(may_follow(GradientState::collecting, GradientState::reduced));
   EXPECT_FALSE(may_follow(GradientState::reducing, GradientState::collecting));
   EXPECT_TRUE(may_follow(GradientState::reduced, GradientState::collecting));
+  EXPECT_FALSE(may_follow(GradientState::reduced, GradientState::reducing));
+  EXPECT_TRUE(may_follow(GradientState::partial, GradientState::reducing));
+  EXPECT_TRUE(may_follow(GradientState::local, GradientState::reducing));
+  EXPECT_FALSE(may_follow(GradientState::collecting, GradientState::partial));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,31 @@ def test_accumulated_batches_make_one_update(train, golden):
     for ours, theirs in zip(alone.steps(), together.steps()):
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-5)
         assert ours["lr"] == theirs["lr"]
+
+
+@pytest.mark.parametrize("sharding, accumulate, times", [
+    ("no_shard", None, 1), ("full_shard", "reduced", 2), ("full_shard", "local", 1),
+])  # fmt: skip
+def test_gradients_are_reduced_as_often_as_the_plan_says(train, golden, sharding, accumulate, times):
+    """Of an update with two passes, once over copies, and once or twice into slices."""
+    config = golden("neox_x2", world2=True)
+    config["log"]["diagnostics"] = {"batches": 1, "trace_steps": 1}
+    config["strategy"].update(sharding=sharding, accumulate=accumulate)
+    run = train(config, "train.gradient_accumulation=2", "train.steps=2", ranks=2)
+    for rank in (0, 1):
+        trace = json.loads((run.folder / "trace" / f"rank_{rank}.json").read_text())
+        begun = [event["name"] for event in trace["traceEvents"] if event["ph"] == "b"]
+        reductions = Counter(name for name in begun if name.startswith(("reduce ", "replicate ")))
+        assert reductions and set(reductions.values()) == {times}, reductions
+
+
+def test_whole_gradients_of_sources_one_after_the_other_are_planned_for(train, golden):
+    """Each source of a prepared batch is a pass of its own; what adds up meanwhile is in the plan."""
+    config = golden("neox_x2", world2=True)
+    config["strategy"].update(sharding="full_shard", accumulate="local")
+    run = train(config, "train.packed=false", "train.steps=2", ranks=2, FLOE_LOG="debug")
+    assert len(run.steps()) == 2
+    assert "the gradient pool grows" not in run.stderr
 
 
 def test_the_memory_for_saves_is_made_after_the_first_update(train, golden):

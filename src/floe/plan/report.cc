@@ -91,6 +91,7 @@ PlanSubject bare_subject(const PlanSettings& settings) {
   subject.values_per_element = optim::num_moments(optimizer);
   subject.averages = settings.train.ema.decay.has_value();
   subject.world_size = settings.world_size();
+  subject.passes_per_update = train::passes_per_update(settings.train);
   return subject;
 }
 
@@ -152,6 +153,7 @@ PlanReport make_report(PlanSubject planned) {
   const PlanSubject& subject = report.subject;
 
   shard::ShardOptions options = strategy::shard_options_of(subject.strategy);
+  options.passes_per_update = subject.passes_per_update;
   options.trainable = subject.trainable;
   options.sets = subject.sets;
   const shard::Policy policy = strategy::policy_of(subject.strategy, *subject.model);
@@ -258,6 +260,8 @@ Json to_json(const PlanReport& report) {
               {"trainable_numel", report.trainable_numel},
               {"frozen_numel", report.frozen_numel}}},
             {"strategy", name_of(report.subject.strategy.sharding)},
+            {"passes_per_update", plan.passes_per_update},
+            {"accumulate", name_of(plan.accumulates())},
             {"units", units},
             {"groups", groups},
             {"padding", {{"groups", report.padding.num_groups}, {"numel", report.padding.numel}}},

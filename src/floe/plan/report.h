@@ -52,6 +52,7 @@ struct PlanSubject {
   int values_per_element = 2;  // that it keeps of what trains
   bool averages = false;       // an average of every trainable element is kept, too
   int world_size = 1;
+  int passes_per_update = 1;
 
   // "adamw and average"
   std::string state_words() const { return averages ? optimizer + " and average" : optimizer; }

@@ -127,9 +127,16 @@ std::string header(const PlanReport& report) {
   if (sharding.sliced_over == shard::SlicedOver::neighbours)
     out += str(" (slices over ", strategy.hybrid_shard_size, ", ",
                world / strategy.hybrid_shard_size, " copies)");
+  if (strategy.frozen.sharding == shard::FrozenSharding::node)
+    out += str(" (frozen: over ", strategy.hybrid_shard_size, ", ",
+               world / strategy.hybrid_shard_size, " copies)");
   out += str(", computes in ", name_of(strategy.mixed_precision.param), ", reduces gradients in ",
              name_of(strategy.mixed_precision.reduce));
   if (strategy.cpu_offload) out += ", slices in host memory";
+  if (const int passes = report.plan.passes_per_update; passes > 1)
+    out += str(
+        "\n", passes, " passes per update, whose gradients add up ",
+        report.plan.accumulates() == shard::Accumulate::local ? "whole on each rank" : "in slices");
   return out + "\n";
 }
 
@@ -263,12 +270,18 @@ std::string phases_table(const PlanReport& report) {
   return out;
 }
 
+std::string moves_heading(const PlanReport& report) {
+  const int passes = report.plan.passes_per_update;
+  return passes == 1 ? "Each rank moves per forward and backward"
+                     : str("Each rank moves per update of ", passes, " passes");
+}
+
 std::string phase_moves_table(const PlanReport& report) {
   using enum Align;
   if (report.plan.world_size == 1) return "One rank alone moves nothing; world=N plans for N.\n";
   Table table({left, right, right, right, right, right, right}, 2);
-  table.row({"Each rank moves per forward and backward", "all-gathers", "bytes", "reduce-scatters",
-             "bytes", "all-reduces", "bytes"});
+  table.row({moves_heading(report), "all-gathers", "bytes", "reduce-scatters", "bytes",
+             "all-reduces", "bytes"});
   for (const PhaseReport& phase : report.phases) {
     const shard::MovedBytes& moved = phase.moved;
     table.row({phase.set.name, str(moved.gathers), some(moved.gathered), str(moved.reduce_scatters),
@@ -282,7 +295,7 @@ std::string moves_table(const PlanReport& report) {
   const shard::MovedBytes& whole = report.unsharded_moved;
   if (report.plan.world_size == 1) return "One rank alone moves nothing; world=N plans for N.\n";
   Table table({Align::left, Align::right, Align::right}, 2);
-  table.row({"Each rank moves per forward and backward", "times", "bytes"});
+  table.row({moves_heading(report), "times", "bytes"});
   const auto row = [&](const char* what, std::int64_t times, std::int64_t bytes) {
     table.row({what, str(times), some(bytes)});
   };

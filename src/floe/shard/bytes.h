@@ -22,7 +22,8 @@ struct HeldBytes {
   std::int64_t peak() const { return between_steps() + gradient_slices + pool + gradient_buffers; }
 };
 
-// What one rank takes part in per forward and backward (see docs/engine.md for the formula).
+// What one rank takes part in per update: a forward and backward, or several (see docs/engine.md
+// for the formula).
 struct MovedBytes {
   std::int64_t gathers = 0, gathered = 0;
   std::int64_t reduce_scatters = 0, reduce_scattered = 0;

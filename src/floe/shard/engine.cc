@@ -123,6 +123,10 @@ double Engine::take_local_square() {
 Agreement Engine::agree(bool locally_finite, std::span<const double> values,
                         const at::Tensor& on_device) {
   const at::AutoGradMode grad_off(false);
+  for (const FlatGroup* group : state_->active)
+    require<ShardError>(!group->gradients().owes_ranks(), "the gradient of '", group->name(),
+                        "' is not summed over all ranks: call set_gradient_sync(true) before the "
+                        "last backward of an update");
   const at::Tensor found = on_device.defined() ? on_device.to(at::kDouble).reshape({-1})
                                                : at::empty({0}, doubles_on(state_->context.device));
   const at::Tensor norms = gradient_norms();

@@ -95,14 +95,17 @@ class Engine {
     return set_trainable(patterns, SetOptions());
   }
 
-  // Whether backward reduces gradients. Off, they stay whole and grow until a backward with it on:
-  // fewer reductions for more memory when accumulating.
+  // On, as in the beginning: the next backward is the last one of its update, and gradients are
+  // summed over all ranks. Off: more passes follow, and gradients add up (see Note [Accumulation]):
+  // those of sliced groups after their reduce-scatter or whole, as ShardOptions::accumulate says,
+  // and nothing is summed over copies.
   void set_gradient_sync(bool on);
 
   // Collective: the global gradient norm, whether everything is finite on all ranks, and the sums
   // over ranks of `values` and, behind them, of those that are still `on_device` (losses), in one
   // small all-reduce and with one wait for the device. Throws ShardError on all ranks when they
-  // have issued different collectives since the start (see Note [Agreement on order]).
+  // have issued different collectives since the start (see Note [Agreement on order]), and where
+  // the last backward ran without gradient sync.
   Agreement agree(bool locally_finite = true, std::span<const double> values = {},
                   const at::Tensor& on_device = {});
   // From now on, or no longer: the squared norm of this rank's own gradients, before any reduction,

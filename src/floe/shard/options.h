@@ -31,6 +31,7 @@ struct MixedPrecision {
 
 struct FrozenOptions {
   Residency residency = Residency::sharded;
+  FrozenSharding sharding = FrozenSharding::all;  // of what is not resident
   // automatic: what frozen parameters may occupy on a rank, resident copies and slices together.
   std::int64_t memory_budget_bytes = 0;
   // Storage; null: MixedPrecision::param, else as they are. at::kChar or at::kFloat8_e4m3fn: frozen
@@ -76,7 +77,7 @@ struct ShardOptions {
   std::shared_ptr<comm::World> world;  // required
 
   Strategy strategy = Strategy::full_shard;
-  int hybrid_shard_size = 8;
+  int hybrid_shard_size = 8;  // neighbours, where something is sliced over those
   // Per unit, by pattern or class name; the first match wins over `strategy`.
   std::vector<std::pair<std::string, Strategy>> unit_strategies;
 
@@ -87,6 +88,12 @@ struct ShardOptions {
   FrozenOptions frozen;
   bool cpu_offload = false;  // slices, their gradients and optimizer state stay in host memory
   int prefetch = 1;          // how many units ahead are gathered while one computes
+
+  // How many passes (forward and backward) an update takes, as a plan counts them; all but the last
+  // run with Engine::set_gradient_sync(false).
+  int passes_per_update = 1;
+  // Where their gradients add up; null: ShardPlan::accumulates says.
+  std::optional<Accumulate> accumulate;
 
   // Units or other modules, by class name or pattern, whose forward is recomputed in backward.
   std::vector<std::string> activation_checkpointing;

@@ -63,8 +63,12 @@ enum class GradientState {
   reducing,
   // All that has arrived is in the slice. Holds only that.
   reduced,
-  // The same on one rank alone, where the slice is the buffer and there is nothing to reduce: what
-  // arrives next is added in place. Holds only the slice.
+  // The same, but summed over the ranks that slice the group and not yet over those that hold
+  // copies of the slice, which come in with the last pass of an update (Note [Accumulation]).
+  partial,
+  // All that has arrived is in the slice, which is the buffer, and there is nothing to reduce: on
+  // one rank alone, or, where nothing is sliced, before the last pass of an update. What arrives
+  // next is added in place. Holds only the slice.
   local,
 };
 
@@ -74,22 +78,27 @@ constexpr const char* name_of(GradientState state) {
     case GradientState::collecting: return "being collected";
     case GradientState::reducing: return "being reduced";
     case GradientState::reduced: return "reduced";
+    case GradientState::partial: return "reduced in part";
     case GradientState::local: return "local";
   }
   return "?";
 }
 
-// none -> collecting -> reducing -> reduced, or collecting -> local, and from both to collecting
-// again; from everywhere to none. A repeated pass (Engine::repeat_pass) goes from none to its
-// end at once.
+// none -> collecting -> reducing -> reduced or partial, or collecting -> local, and from all three
+// to collecting again, from the last two also to reducing; from everywhere to none. A repeated pass
+// (Engine::repeat_pass) goes from none to its end at once.
 constexpr bool may_follow(GradientState before, GradientState after) {
   if (after == GradientState::none) return true;
   switch (before) {
     case GradientState::none: return after != GradientState::reducing;
-    case GradientState::collecting: return after != GradientState::reduced;
-    case GradientState::reducing: return after == GradientState::reduced;
-    case GradientState::reduced:
-    case GradientState::local: return after == GradientState::collecting;
+    case GradientState::collecting:
+      return after != GradientState::reduced && after != GradientState::partial;
+    case GradientState::reducing:
+      return after == GradientState::reduced || after == GradientState::partial;
+    case GradientState::reduced: return after == GradientState::collecting;
+    case GradientState::partial:
+    case GradientState::local:
+      return after == GradientState::collecting || after == GradientState::reducing;
   }
   return false;
 }

@@ -64,6 +64,25 @@ static_assert([] {
   return true;
 }());
 
+// Where the gradients of several passes add up before an update.
+//
+// Note [Accumulation]
+// An update may take several passes (micro-batches, or sources one after the other). What is summed
+// over copies of a slice (no_shard, hybrid) is summed once, by the last of them. What is sliced can
+// add up in two places. No choice changes more than the order of sums.
+enum class Accumulate {
+  reduced,  // every pass is reduce-scattered, and slices add up: no memory, traffic for each pass
+  local,    // whole gradients add up on each rank: one reduce-scatter, memory for all of them
+};
+constexpr auto enum_names(Accumulate) {
+  using enum Accumulate;
+  return std::to_array<std::pair<std::string_view, Accumulate>>(
+      {{"reduced", reduced}, {"local", local}});
+}
+constexpr std::string_view name_of(Accumulate accumulate) {
+  return enum_names(accumulate)[static_cast<std::size_t>(accumulate)].first;
+}
+
 // Where frozen parameters live.
 enum class Residency {
   sharded,    // as the strategy says
@@ -74,6 +93,21 @@ constexpr auto enum_names(Residency) {
   using enum Residency;
   return std::to_array<std::pair<std::string_view, Residency>>(
       {{"sharded", sharded}, {"resident", resident}, {"auto", automatic}});
+}
+
+// Over which ranks frozen parameters are sliced where the strategy slices over all of them.
+//
+// Note [Frozen slices inside a node]
+// A frozen slice never goes stale, so copies of it need no traffic: a copy per node costs memory
+// and takes the gathers of what is frozen off the network between nodes. What some set trains is
+// sliced as the strategy says.
+enum class FrozenSharding {
+  all,   // as the strategy says
+  node,  // over ShardOptions::hybrid_shard_size neighbours
+};
+constexpr auto enum_names(FrozenSharding) {
+  using enum FrozenSharding;
+  return std::to_array<std::pair<std::string_view, FrozenSharding>>({{"all", all}, {"node", node}});
 }
 
 }  // namespace floe::shard

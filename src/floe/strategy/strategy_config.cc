@@ -50,6 +50,10 @@ void describe(config::Schema<FrozenConfig>& s) {
   s.field("residency", &C::residency,
           "Where frozen parameters live: sharded over ranks, a resident copy on each, or as many "
           "resident as the budget holds");
+  s.field("sharding", &C::sharding,
+          "Over which ranks frozen parameters are sliced: all, or the hybrid_shard_size ranks of a "
+          "node, so that each node has a copy and nothing frozen is gathered from another; what "
+          "trains is sliced as before");
   s.field("memory_budget", &C::memory_budget,
           "Bytes that resident frozen parameters may take on a rank, for auto")
       .more_than(0);
@@ -61,6 +65,11 @@ void describe(config::Schema<FrozenConfig>& s) {
   s.check("residency", [](const C& c) {
     if (c.residency == shard::Residency::automatic && !c.memory_budget)
       return "is auto, which needs a budget; set memory_budget beside it, such as 40GiB";
+    return "";
+  });
+  s.check("sharding", [](const C& c) {
+    if (c.residency == shard::Residency::resident && c.sharding != shard::FrozenSharding::all)
+      return "has no effect here; resident copies are not sliced, so remove one of the two";
     return "";
   });
   s.check("memory_budget", [](const C& c) {
@@ -82,7 +91,8 @@ void describe(config::Schema<StrategyConfig>& s) {
   using C = StrategyConfig;
   s.field("sharding", &C::sharding, strategies_in_words());
   s.field("hybrid_shard_size", &C::hybrid_shard_size,
-          str("Ranks that share one copy under ", join(strategies_with_copies(), " or ")))
+          str("Ranks that share one copy under ", join(strategies_with_copies(), " or "),
+              ", and of what is frozen with frozen.sharding: node"))
       .at_least(1);
   s.field("units", &C::units, "Module classes whose instances are gathered as one unit")
       .not_empty();
@@ -91,11 +101,30 @@ void describe(config::Schema<StrategyConfig>& s) {
   s.section("activations", &C::activations, "What checkpointed modules keep, and where");
   s.section("mixed_precision", &C::mixed_precision, "Types of parameters, reduction and buffers");
   s.section("frozen", &C::frozen, "How frozen parameters are kept");
+  s.field("accumulate", &C::accumulate,
+          "Where the gradients of several passes (train.gradient_accumulation) add up before an "
+          "update, for what is sliced: reduced (every pass is reduce-scattered: traffic) or local "
+          "(whole on each rank: memory); null: local where that raises the planned peak by at most "
+          "a tenth and sums lose nothing");
   s.field("cuda_graphs", &C::cuda_graphs,
           "Record steps whose shapes repeat as CUDA graphs, and replay them");
   s.field("cpu_offload", &C::cpu_offload, "Keep shards and optimizer state in host memory");
   s.field("prefetch", &C::prefetch, "Units gathered ahead of the one that computes").at_least(0);
   s.check("units", [](const C& c) { return repeated(c.units); });
+  s.check("frozen", [](const C& c) -> std::string {
+    const shard::StrategyEntry& sharding = shard::entry_of(c.sharding);
+    if (c.frozen.sharding == shard::FrozenSharding::node &&
+        sharding.sliced_over != shard::SlicedOver::all_ranks)
+      return str("has sharding: node, which has no effect beside ", sharding.name,
+                 "; remove it, or choose full_shard or shard_grad_op");
+    return "";
+  });
+  s.check("accumulate", [](const C& c) {
+    if (c.cuda_graphs && c.accumulate == shard::Accumulate::local)
+      return "is local, but a recorded pass must leave reduced gradients behind; set reduced, or "
+             "cuda_graphs to false";
+    return "";
+  });
   s.check("activation_checkpointing",
           [](const C& c) { return repeated(c.activation_checkpointing); });
   s.check("activations", [](const C& c) {

@@ -29,6 +29,7 @@ void describe(config::Schema<MixedPrecisionConfig>& s);
 
 struct FrozenConfig {
   shard::Residency residency = shard::Residency::sharded;
+  shard::FrozenSharding sharding = shard::FrozenSharding::all;
   std::optional<config::ByteSize> memory_budget;  // exactly with `auto`
   std::optional<DType> dtype;                     // storage; null = mixed_precision.param
 };
@@ -51,13 +52,14 @@ void describe(config::Schema<ActivationsConfig>& s);
 
 struct StrategyConfig {
   shard::Strategy sharding = shard::Strategy::full_shard;
-  std::int64_t hybrid_shard_size = 8;  // ranks that share one copy, where a strategy has copies
+  std::int64_t hybrid_shard_size = 8;  // ranks that share one copy, where there are copies
   std::vector<std::string> units{"DecoderLayer", "GatedCrossAttention", "PerceiverResampler",
                                  "ViTBlock"};
   std::vector<std::string> activation_checkpointing;  // units by class; empty: off
   ActivationsConfig activations;
   MixedPrecisionConfig mixed_precision;
   FrozenConfig frozen;
+  std::optional<shard::Accumulate> accumulate;  // null: the plan decides
   bool cuda_graphs = false;
   bool cpu_offload = false;
   std::int64_t prefetch = 1;  // units gathered ahead of the one that computes

@@ -88,9 +88,13 @@ shard::ShardOptions shard_options_of(const StrategyConfig& strategy) {
   options.mixed_precision.reduce = scalar_type_of(strategy.mixed_precision.reduce);
   options.mixed_precision.buffer = scalar_type_of(strategy.mixed_precision.buffer);
   options.frozen.residency = strategy.frozen.residency;
+  options.frozen.sharding = strategy.frozen.sharding;
   if (strategy.frozen.memory_budget)
     options.frozen.memory_budget_bytes = strategy.frozen.memory_budget->bytes;
   if (strategy.frozen.dtype) options.frozen.dtype = scalar_type_of(*strategy.frozen.dtype);
+  options.accumulate = strategy.accumulate;
+  // A recorded pass leaves nothing behind but slices of gradients.
+  if (strategy.cuda_graphs) options.accumulate = shard::Accumulate::reduced;
   options.cpu_offload = strategy.cpu_offload;
   options.prefetch = small("strategy.prefetch", strategy.prefetch);
   options.activation_checkpointing = strategy.activation_checkpointing;

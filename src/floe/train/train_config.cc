@@ -87,6 +87,14 @@ void describe(config::Schema<PhaseConfig>& s) {
           "What becomes of the set's optimizer state while it rests");
 }
 
+int passes_per_update(const TrainConfig& train, std::size_t num_sources) {
+  const auto passes =
+      train.packed ? 1 : std::max<std::int64_t>(1, static_cast<std::int64_t>(num_sources));
+  // More than anybody can run; products of such numbers stay inside their type.
+  constexpr std::int64_t kMost = 1'000'000;
+  return static_cast<int>(std::min(kMost, std::min(kMost, train.gradient_accumulation) * passes));
+}
+
 void describe(config::Schema<TrainConfig>& s) {
   using C = TrainConfig;
   s.field("steps", &C::steps, "Number of optimizer updates; null: by epochs").at_least(1);

@@ -62,6 +62,9 @@ struct TrainConfig {
   ValidationConfig validation;
   std::optional<UntilConfig> stop;  // the whole run ends early; null: never
 };
+// Forwards and backwards of an update, where each of `num_sources` sources has one of its own
+// unless they are packed.
+int passes_per_update(const TrainConfig& train, std::size_t num_sources = 1);
 inline auto enum_names(TrainConfig::LossMean) {
   using enum TrainConfig::LossMean;
   return std::to_array<std::pair<std::string_view, TrainConfig::LossMean>>(

@@ -178,7 +178,10 @@ bool Trainer::train_step(StepRecord& record) {
   if (measure) engine_->measure_local_gradients(true);
   StepSums sums;
   activity.begin("computes forward and backward");
-  for (const PackedBatch& batch : batches) forward_backward(batch, divisors, sums);
+  for (const PackedBatch& batch : batches) {
+    engine_->set_gradient_sync(&batch == &batches.back());
+    forward_backward(batch, divisors, sums);
+  }
 
   deadline_->check();
   StepNumbers numbers = sums.numbers();

@@ -129,6 +129,15 @@ std::vector<std::string> strategy_lines(const StrategySettings& settings) {
   }
   lines.push_back(line(str("frozen parameters are ", residency_words(strategy.frozen)),
                        "strategy.frozen.residency"));
+  if (strategy.frozen.sharding == shard::FrozenSharding::node)
+    lines.push_back(line(str("frozen parameters are sliced over the ", strategy.hybrid_shard_size,
+                             " ranks of a node, what trains over all"),
+                         "strategy.frozen.sharding"));
+  if (strategy.accumulate)
+    lines.push_back(line(*strategy.accumulate == shard::Accumulate::local
+                             ? "gradients of several passes add up whole on each rank"
+                             : "gradients of several passes add up in slices",
+                         "strategy.accumulate"));
   lines.push_back(line(strategy.cpu_offload
                            ? "slices, their gradients and optimizer state lie in host memory"
                            : "slices lie on the device, nothing of them is offloaded",

@@ -24,14 +24,16 @@ struct Context {
         pool("parameter", device, pool_bytes),
         gradient_pool("gradient", device, gradient_bytes),
         side(device),
+        between(device),
         moves(device) {}
 
   std::shared_ptr<comm::World> world;
   c10::Device device;
   BufferPool pool;           // gathered parameters
   BufferPool gradient_pool;  // unsharded gradients
-  SideStream side;           // collectives
-  SideStream moves;          // copies from the host store: no gather waits for them
+  SideStream side;           // collectives between the ranks that slice a group
+  SideStream between;  // ... between those that hold copies of a slice: no gather waits for them
+  SideStream moves;    // copies from the host store: no gather waits for them
   CollectiveHash collectives;
   PassPhase phase = PassPhase::idle;
   bool gradients_stay = false;             // see Engine::keep_gradients_in_place

@@ -155,93 +155,178 @@ bool GroupGradient::accumulate(std::size_t index) {
 
 // ---- from the buffer into the slice ----
 
-void GroupGradient::begin_reduce() {
+bool GroupGradient::owes_ranks() const {
+  return state_ == GradientState::collecting || state_ == GradientState::partial ||
+         (state_ == GradientState::local && group_.plan().replicas > 1);
+}
+
+bool GroupGradient::slice_in_host() const { return group_.slice().device() != context_.device; }
+
+void GroupGradient::begin_reduce(bool over_copies) {
   const at::AutoGradMode grad_off(false);
   const PlannedGroup& plan = group_.plan();
-  for (std::size_t i = 0; i < filled_.size(); ++i)
-    if (!filled_[i]) buffer_.narrow(0, plan.layout.offset(i), plan.layout.numel(i)).zero_();
-  filled_.assign(filled_.size(), true);
-  if (context_.measure_gradients)
-    context_.gradient_norms.push_back(
-        at::linalg_vector_norm(buffer_, 2, std::nullopt, false, at::toOpMathType(plan.reduce_dtype))
-            .to(at::kDouble));
-  if (plan.shard_size == 1 && plan.replicas == 1 && in_place()) return enter(GradientState::local);
+  const bool arrived = has_unreduced();
+  if (arrived) {
+    for (std::size_t i = 0; i < filled_.size(); ++i)
+      if (!filled_[i]) buffer_.narrow(0, plan.layout.offset(i), plan.layout.numel(i)).zero_();
+    filled_.assign(filled_.size(), true);
+    if (context_.measure_gradients)
+      context_.gradient_norms.push_back(at::linalg_vector_norm(buffer_, 2, std::nullopt, false,
+                                                               at::toOpMathType(plan.reduce_dtype))
+                                            .to(at::kDouble));
+  }
+  const bool scatters = arrived && plan.shard_size > 1;
+  const bool averages = over_copies && plan.replicas > 1;
+  if (!scatters && !averages && buffer_is_slice()) return enter(GradientState::local);
 
   enter(GradientState::reducing);
-  const bool sliced = plan.shard_size > 1;
-  const std::int64_t slice_bytes =
-      plan.layout.slice_numel() * static_cast<std::int64_t>(c10::elementSize(plan.reduce_dtype));
-  if (sliced) {
+  adds_slice_ = averages && slice_partial_ && arrived;
+  takes_place_ = averages && (slice_partial_ || !arrived);
+  slice_partial_ = plan.replicas > 1 && !averages;
+  if (scatters) {
     context_.collectives.add("reduce-scatter", group_.id(), plan.name, plan.gradient_bytes());
     context_.emit(Event::Kind::reduce, "", plan.name, buffer_);
-    const bool straight = !slice_.defined() && plan.reduce_dtype == plan.storage_dtype &&
-                          group_.slice().device() == context_.device;
+    const bool straight =
+        !slice_.defined() && plan.reduce_dtype == plan.storage_dtype && !slice_in_host();
     result_ = straight ? slice_memory() : at::empty({plan.layout.slice_numel()}, buffer_.options());
     if (straight) slice_ = result_;
-  } else {
+  } else if (arrived || buffer_is_slice()) {
     result_ = buffer_;
+  } else {  // the last pass left nothing here: what the copies are summed of is the slice
+    result_ = slice().to(context_.device, plan.reduce_dtype);
   }
-  if (plan.replicas > 1) {
-    context_.collectives.add("all-reduce", group_.id(), plan.name, slice_bytes);
-    context_.emit(sliced ? Event::Kind::replicate : Event::Kind::reduce, "", plan.name, result_);
-  }
-  reduction_ = context_.side.run([&]() -> comm::Work {
-    comm::Work work;
-    if (sliced)
-      work = mesh_.shard->reduce_scatter(result_, buffer_, comm::Reduce::average, plan.name);
-    if (plan.replicas > 1) {
-      work.wait();
-      work = mesh_.replicate->all_reduce(result_, comm::Reduce::average, plan.name);
-    }
-    return work;
+  if (averages)  // here, and not when it is issued, since all ranks are here in the same order
+    context_.collectives.add("all-reduce", group_.id(), plan.name,
+                             static_cast<std::int64_t>(result_.nbytes()));
+  if (scatters)
+    scatter_ = context_.side.run([&] {
+      return mesh_.shard->reduce_scatter(result_, buffer_, comm::Reduce::average, plan.name);
+    });
+  // An accelerator's stream waits for the first half; on the CPU somebody has to.
+  average_due_ = averages && scatters && context_.device.is_cpu();
+  if (averages && !average_due_) begin_average();
+  if (!averages && !scatters) end_reduce();
+}
+
+void GroupGradient::begin_average() {
+  average_due_ = false;
+  context_.emit(group_.plan().shard_size > 1 ? Event::Kind::replicate : Event::Kind::reduce, "",
+                group_.name(), result_);
+  if (adds_slice_) land();
+  average_ = context_.between.run_after(scatter_, [&] {
+    if (adds_slice_) result_.add_(slice_.to(result_.device(), /*non_blocking=*/true));
+    return mesh_.replicate->all_reduce(result_, comm::Reduce::average, group_.name());
   });
 }
 
-void GroupGradient::finish_reduce() {
-  if (!reduction_.pending()) return;
-  const at::AutoGradMode grad_off(false);
-  context_.emit(Event::Kind::begin_wait, "", group_.name(), 0);
-  const double seconds = reduction_.timed_wait();
-  context_.emit(Event::Kind::wait, "", group_.name(), 0, seconds);
-  if (!slice_.defined() && context_.gradients_stay) {
-    slice_ = slice_memory();
-    slice_.copy_(result_);
-  } else if (!slice_.defined()) {
-    slice_ = result_.to(group_.slice().device(), group_.slice().scalar_type());
-    if (pooled_.defined() && slice_.is_alias_of(pooled_)) slice_ = slice_.clone();
-  } else if (!slice_.is_alias_of(result_)) {
-    slice_.add_(result_.to(slice_.device()));
+bool GroupGradient::buffer_is_free() const {
+  return scatter_.pending() ? scatter_.done() : average_.done();
+}
+
+void GroupGradient::finish_scatter() {
+  if (!scatter_.pending()) {
+    if (holds_buffer()) finish_average();
+    return;
   }
+  const bool average_due = std::exchange(average_due_, false);  // not where this half has failed
+  wait_for(scatter_);
+  close_buffer();
+  if (average_due) begin_average();
+  if (!average_.pending()) end_reduce();
+}
+
+void GroupGradient::finish_average() {
+  if (!average_.pending()) return;
+  wait_for(average_);
+  end_reduce();
+}
+
+void GroupGradient::finish_reduce() {
+  if (scatter_.pending()) finish_scatter();
+  finish_average();
+}
+
+void GroupGradient::wait_for(SideOp& op) {
+  context_.emit(Event::Kind::begin_wait, "", group_.name(), 0);
+  const double seconds = op.timed_wait();
+  context_.emit(Event::Kind::wait, "", group_.name(), 0, seconds);
+}
+
+void GroupGradient::end_reduce() {
+  const at::AutoGradMode grad_off(false);
+  take_result();
   result_ = at::Tensor();
   close_buffer();
-  enter(GradientState::reduced);
+  enter(slice_partial_ ? GradientState::partial : GradientState::reduced);
+}
+
+void GroupGradient::take_result() {
+  const bool first = !slice_.defined() || takes_place_;
+  if (slice_.defined() && slice_.is_alias_of(result_)) return;
+  if (slice_in_host()) {  // behind what else computes; whoever reads the slice waits for it
+    land();
+    const at::Tensor values = result_.to(group_.slice().scalar_type());
+    const at::Tensor host = at::empty(values.sizes(), group_.slice().options().pinned_memory(true));
+    flight_ = context_.moves.run([&]() -> comm::Work {
+      host.copy_(values, /*non_blocking=*/true);
+      return {};
+    });
+    context_.moves.keeps(values);
+    (first ? slice_ : landing_) = host;
+  } else if (!first) {
+    slice_.add_(result_);
+  } else if (context_.gradients_stay) {
+    slice_ = slice_memory();
+    slice_.copy_(result_);
+  } else {
+    slice_ = result_.to(group_.slice().scalar_type());
+    if (pooled_.defined() && slice_.is_alias_of(pooled_)) slice_ = slice_.clone();
+  }
+}
+
+void GroupGradient::land() const {
+  if (!flight_.pending()) return;
+  const at::AutoGradMode grad_off(false);
+  flight_.wait_on_host();
+  if (landing_.defined()) slice_.add_(landing_);
+  landing_ = at::Tensor();
 }
 
 void GroupGradient::clear() {
   finish_reduce();
   close_buffer();
-  slice_ = at::Tensor();
+  forget_slice();
   enter(GradientState::none);
 }
 
+void GroupGradient::forget_slice() {
+  flight_ = {};
+  slice_ = landing_ = at::Tensor();
+  slice_partial_ = false;
+}
+
 void GroupGradient::reset() noexcept {
-  try {
-    finish_reduce();
-  } catch (const std::exception& e) {
-    log::debug("given up: ", e.what());
-  }
+  average_due_ = false;
+  for (SideOp* op : {&scatter_, &average_}) try {
+      op->wait();
+    } catch (const std::exception& e) {
+      log::debug("given up: ", e.what());
+    }
   close_buffer();
-  slice_ = result_ = at::Tensor();
+  forget_slice();
+  result_ = at::Tensor();
   state_ = GradientState::none;
 }
 
 void GroupGradient::restore(GradientState state) {
-  require<ShardError>(state != GradientState::collecting && state != GradientState::reducing,
-                      "a pass that leaves the gradient of '", group_.name(), "' ", name_of(state),
-                      " cannot be repeated; record it with gradient sync");
+  require<ShardError>(
+      state != GradientState::collecting && state != GradientState::reducing,
+      "a pass that leaves the gradient of '", group_.name(), "' ", name_of(state),
+      " cannot be repeated; let reduced gradients add up (ShardOptions::accumulate)");
   close_buffer();
   enter(GradientState::none);
   slice_ = state == GradientState::none ? at::Tensor() : slice_memory();
+  slice_partial_ = state == GradientState::partial;
   if (state == GradientState::local) {  // what arrives next is added to it
     buffer_ = slice_;
     filled_.assign(filled_.size(), true);

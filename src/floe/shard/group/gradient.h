@@ -4,8 +4,17 @@
 // A gradient that autograd has finished is moved into its place in a flat buffer of the reduction's
 // dtype at once and forgotten by the parameter; a group of one parameter takes it over as it is.
 // When the last parameter of the group has arrived, the buffer is the reduce-scatter's input. At
-// most one reduction is under way while the next buffer fills. Where nothing is sliced and dtypes
+// most one buffer is being reduced while the next one fills. Where nothing is sliced and dtypes
 // agree, the buffer is the gradient itself. GradientState says which of these are held when.
+//
+// Note [Sums over copies]
+// Where ranks hold copies of a slice, the reduce-scatter is followed by an all-reduce between
+// them, as a rule over a slower network. It needs only the result, so the buffer goes back to the
+// pool when the first half is over, and the second goes on, with those of other groups, to the end
+// of backward. On an accelerator it has a stream of its own, so that no gather stands behind it. On
+// the CPU it is issued when the first half is seen to be over, which no two ranks need do at the
+// same time: it is the only kind of collective in its process group, and ranks wait for it, as for
+// everything else, at the same places.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,8 +41,12 @@ class GroupGradient {
   GroupGradient(FlatGroup& group, Context& context, const comm::Mesh& mesh);
 
   GradientState state() const { return state_; }
-  // This rank's slice of the reduced gradient; undefined when none has arrived since `clear`.
-  const at::Tensor& slice() const { return slice_; }
+  // This rank's slice of the reduced gradient; undefined when none has arrived since `clear`. In
+  // host memory it is complete when this returns.
+  const at::Tensor& slice() const {
+    land();
+    return slice_;
+  }
   // Of the slice, also while its memory is kept for the next one.
   std::int64_t slice_bytes() const;
 
@@ -48,14 +61,22 @@ class GroupGradient {
   bool complete() const { return num_arrived_ == arrived_.size(); }
   // Something arrived since the last reduction.
   bool has_unreduced() const { return state_ == GradientState::collecting; }
+  // Something is not summed over all ranks that it is to be summed over.
+  bool owes_ranks() const;
 
-  // Collective over the group's mesh: parameters without a gradient count as zero.
-  void begin_reduce();
-  // Waits for it.
+  // Collective over the ranks that slice the group and, with `over_copies`, over those that hold
+  // copies of its slices: the last pass of an update. Parameters without a gradient count as zero.
+  void begin_reduce(bool over_copies);
+  // Waits until the buffer is no longer needed; see Note [Sums over copies].
+  void finish_scatter();
+  // Waits for all of it.
   void finish_reduce();
-  bool reducing() const { return reduction_.pending(); }
-  // A reduction is under way, and known to be over: to finish it costs nothing.
-  bool reduction_is_over() const { return reduction_.done(); }
+  bool reducing() const { return state_ == GradientState::reducing; }
+  // A reduction is under way that still needs the buffer; where the buffer is the slice it has
+  // no other use.
+  bool holds_buffer() const { return reducing() && buffer_.defined() && !buffer_is_slice(); }
+  // It does no longer: finish_scatter costs nothing.
+  bool buffer_is_free() const;
 
   void clear();
   // Gives up what a broken pass left.
@@ -64,7 +85,8 @@ class GroupGradient {
   void forget_memory() { kept_memory_ = at::Tensor(); }
 
   // The slice's memory, which stays in place, holds a gradient in that state already
-  // (Engine::repeat_pass): what a pass between clears leaves, so `none`, `reduced` or `local`.
+  // (Engine::repeat_pass): what a pass between clears leaves, so `none`, `reduced`, `partial` or
+  // `local`.
   void restore(GradientState state);
 
  private:
@@ -77,20 +99,39 @@ class GroupGradient {
   // Makes the gradient itself the buffer, where it has its size, dtype and layout.
   bool take_over(const at::Tensor& gradient);
   void close_buffer();
+  bool buffer_is_slice() const {
+    return buffer_.defined() && slice_.defined() && buffer_.is_alias_of(slice_);
+  }
+  bool slice_in_host() const;
+  void begin_average();
+  void finish_average();
+  void wait_for(SideOp& op);
+  // Puts the reduction's result into the slice.
+  void end_reduce();
+  void take_result();
+  // Waits for a copy into host memory that is under way.
+  void land() const;
+  void forget_slice();
 
   FlatGroup& group_;
   Context& context_;
   const comm::Mesh& mesh_;
 
   GradientState state_ = GradientState::none;
-  at::Tensor slice_;           // [slice_numel], storage dtype
-  at::Tensor kept_memory_;     // the slice's, where gradients stay in place
-  at::Tensor buffer_;          // [padded], reduce dtype
-  at::Tensor pooled_;          // the memory of `buffer_`, where it is from the gradient pool
-  at::Tensor result_;          // the reduction's
-  SideOp reduction_;           // while it is under way
-  std::vector<bool> filled_;   // which parameters have a value in `buffer_`
-  std::vector<bool> arrived_;  // ... received one in this backward
+  at::Tensor slice_;            // [slice_numel], storage dtype
+  at::Tensor kept_memory_;      // the slice's, where gradients stay in place
+  at::Tensor buffer_;           // [padded], reduce dtype
+  at::Tensor pooled_;           // the memory of `buffer_`, where it is from the gradient pool
+  at::Tensor result_;           // the reduction's
+  SideOp scatter_, average_;    // its halves, while they are under way
+  bool average_due_ = false;    // the second half is to be issued when the first is over
+  bool adds_slice_ = false;     // ... with what the slice has from earlier passes added
+  bool takes_place_ = false;    // the result has all that the slice had
+  bool slice_partial_ = false;  // the slice has, or gets, sums that leave copies out
+  mutable SideOp flight_;       // of a copy into host memory: of the slice, or of ...
+  mutable at::Tensor landing_;  // ... what is to be added to it
+  std::vector<bool> filled_;    // which parameters have a value in `buffer_`
+  std::vector<bool> arrived_;   // ... received one in this backward
   std::size_t num_arrived_ = 0;
 };
 

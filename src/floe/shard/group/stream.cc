@@ -20,6 +20,14 @@ void SideOp::wait() {
   }
 }
 
+void SideOp::wait_on_host() {
+  if (!std::exchange(pending_, false)) return;
+  work_.wait();
+  if (const auto then = std::exchange(then_, nullptr)) then();
+  if (done_) done_->synchronize();
+  done_.reset();
+}
+
 double SideOp::timed_wait() {
   const Stopwatch watch;
   wait();
@@ -33,17 +41,33 @@ SideStream::SideStream(c10::Device device) : device_(device) {
 }
 
 SideOp SideStream::run(const std::function<comm::Work()>& issue, std::function<void()> then) {
-  SideOp op;
-  op.pending_ = true;
   if (!stream_) {
+    SideOp op;
+    op.pending_ = true;
     op.work_ = issue();
     op.then_ = std::move(then);
     return op;
   }
+  return run_on_stream(nullptr, issue, then);
+}
+
+SideOp SideStream::run_after(const SideOp& first, const std::function<comm::Work()>& issue) {
+  return stream_ ? run_on_stream(&first, issue, nullptr) : run(issue);
+}
+
+void SideStream::keeps(const at::Tensor& tensor) const {
+  if (stream_) tensor.record_stream(*stream_);
+}
+
+SideOp SideStream::run_on_stream(const SideOp* first, const std::function<comm::Work()>& issue,
+                                 const std::function<void()>& then) const {
+  SideOp op;
+  op.pending_ = true;
   const c10::impl::VirtualGuardImpl guard(device_.type());
   c10::Event ready(device_.type());
   ready.record(guard.getStream(device_));
   ready.block(*stream_);
+  if (first && first->done_) first->done_->block(*stream_);
   c10::StreamGuard on_side(*stream_);
   issue().wait();  // the side stream waits, not the host
   if (then) then();

@@ -8,6 +8,7 @@
 // collective is done.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -35,6 +36,8 @@ class SideOp {
   void wait();
   // The same; how many seconds that took on the host.
   double timed_wait();
+  // Makes the host wait for the result.
+  void wait_on_host();
   bool pending() const { return pending_; }
   // Pending, and known to be over: `wait` costs nothing.
   bool done() const { return pending_ && !done_ && work_.done(); }
@@ -53,8 +56,17 @@ class SideStream {
   // Runs `issue` with the side stream current, and `then`, if any, behind what it issued: on the
   // side stream, or on the CPU in SideOp::wait.
   SideOp run(const std::function<comm::Work()>& issue, std::function<void()> then = nullptr);
+  // The same behind `first`, which another side stream runs; the compute stream need not wait for
+  // that one. On the CPU `first` must be over.
+  SideOp run_after(const SideOp& first, const std::function<comm::Work()>& issue);
+  // A tensor that the stream works with may be let go of before the work is done: its memory
+  // is not used again until then.
+  void keeps(const at::Tensor& tensor) const;
 
  private:
+  SideOp run_on_stream(const SideOp* first, const std::function<comm::Work()>& issue,
+                       const std::function<void()>& then) const;
+
   c10::Device device_;
   std::optional<c10::Stream> stream_;
 };

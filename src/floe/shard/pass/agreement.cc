@@ -138,6 +138,8 @@ std::vector<std::string> agreed_lines(const ShardPlan& plan, const ShardOptions&
   const auto& mixed = options.mixed_precision;
   lines.push_back(str("seed ", options.seed));
   lines.push_back(str("prefetch ", options.prefetch));
+  lines.push_back(str("passes per update ", options.passes_per_update, ", gradients add up ",
+                      name_of(plan.accumulates())));
   lines.push_back(str("cpu_offload ", options.cpu_offload));
   lines.push_back(str("watch_operators ", options.watch_operators));
   lines.push_back(str("autocast ", options.autocast ? c10::toString(*options.autocast) : "off"));

@@ -49,6 +49,7 @@ void PassRunner::connect(const std::vector<std::unique_ptr<FlatGroup>>& groups) 
 void PassRunner::follow(std::vector<FlatGroup*> active) {
   active_ = std::move(active);
   for (FlatGroup* group : active_) group->gradients().set_listener(this);
+  adds_up_whole_ = plan_.accumulates() == Accumulate::local;
   // It knows parameters by their storage, which may be another one now.
   if (options_.watch_operators) watch_ = std::make_unique<OperatorWatch>(units_);
 }
@@ -121,6 +122,7 @@ void PassRunner::abandon() {
   for (auto& unit : units_) unit->abandon_calls();
   for (FlatGroup* group : groups_) group->reset();
   reducing_ = nullptr;
+  averaging_.clear();
   autocast_.reset();
   schedule_.cancel();
   end_pass();
@@ -235,25 +237,43 @@ void PassRunner::on_gradient(FlatGroup& group, std::size_t index) {
   // where a reduction needs the same cores as backward, nothing is gained by opening a second
   // one beside it.
   const bool opens = !group.gradients().has_unreduced();
-  if (reducing_ && (reducing_->reduction_is_over() || (opens && context_.device.is_cpu())))
-    std::exchange(reducing_, nullptr)->finish_reduce();
+  if (reducing_ && (reducing_->buffer_is_free() || (opens && context_.device.is_cpu())))
+    free_reduced_buffer();
   if (!group.gradients().accumulate(index)) return;
-  if (gradient_sync_) reduce(group);
+  if (gradient_sync_ || !stays_whole(group)) reduce(group);
   for (const std::size_t unit : group.plan().units) units_[unit]->on_group_complete();
 }
 
+bool PassRunner::stays_whole(const FlatGroup& group) const {
+  return adds_up_whole_ && group.plan().shard_size > 1;
+}
+
+void PassRunner::free_reduced_buffer() {
+  if (!reducing_) return;
+  GroupGradient& gradient = *std::exchange(reducing_, nullptr);
+  gradient.finish_scatter();
+  if (gradient.reducing()) averaging_.push_back(&gradient);
+}
+
 void PassRunner::reduce(FlatGroup& group) {
-  if (reducing_) reducing_->finish_reduce();
-  group.gradients().begin_reduce();
-  reducing_ = group.gradients().reducing() ? &group.gradients() : nullptr;
+  free_reduced_buffer();
+  GroupGradient& gradient = group.gradients();
+  gradient.begin_reduce(/*over_copies=*/gradient_sync_);
+  if (gradient.holds_buffer())
+    reducing_ = &gradient;
+  else if (gradient.reducing())
+    averaging_.push_back(&gradient);
 }
 
 void PassRunner::finish_backward() {
   backward_task_ = -1;
-  if (gradient_sync_)
-    for (FlatGroup* group : active_)
-      if (group->gradients().has_unreduced()) reduce(*group);
-  if (reducing_) std::exchange(reducing_, nullptr)->finish_reduce();
+  for (FlatGroup* group : active_) {
+    const GroupGradient& gradient = group->gradients();
+    if (gradient_sync_ ? gradient.owes_ranks() : gradient.has_unreduced() && !stays_whole(*group))
+      reduce(*group);
+  }
+  free_reduced_buffer();
+  for (GroupGradient* gradient : std::exchange(averaging_, {})) gradient->finish_reduce();
   for (auto& unit : units_) unit->close_calls();
   end_pass();
 }

@@ -47,7 +47,7 @@ class PassRunner final : public BufferForecast, public GradientListener {
 
   Schedule& schedule() { return schedule_; }
   const Schedule& schedule() const { return schedule_; }
-  // Whether backward reduces gradients.
+  // Whether the backward is the last one of its update.
   bool gradient_sync() const { return gradient_sync_; }
   void set_gradient_sync(bool on) { gradient_sync_ = on; }
   // Another set trains now: its owners hear of the next backward (SliceOwner::prefetch).
@@ -85,6 +85,11 @@ class PassRunner final : public BufferForecast, public GradientListener {
   bool any_group_ahead(F&& fits) const;
   void prefetch();
   void reduce(FlatGroup& group);
+  // Waits until the buffer of the reduction under way is free again; what is left of it, the sum
+  // over copies, goes on beside backward.
+  void free_reduced_buffer();
+  // Whether the gradient is kept whole for the next pass.
+  bool stays_whole(const FlatGroup& group) const;
   void finish_backward();
 
   const ShardPlan& plan_;
@@ -99,8 +104,10 @@ class PassRunner final : public BufferForecast, public GradientListener {
   int backward_task_ = -1;  // autograd's number of the backward under way
   bool gradient_sync_ = true;
   bool owners_wait_ = false;
-  GroupGradient* reducing_ = nullptr;
-  std::shared_ptr<PassRunner*> alive_;  // autograd callbacks may outlive the engine
+  bool adds_up_whole_ = false;             // ShardPlan::accumulates, of what trains now
+  GroupGradient* reducing_ = nullptr;      // its buffer is in use
+  std::vector<GroupGradient*> averaging_;  // sums over copies under way, oldest first
+  std::shared_ptr<PassRunner*> alive_;     // autograd callbacks may outlive the engine
 };
 
 }  // namespace floe::shard

@@ -83,10 +83,25 @@ std::int64_t ShardPlan::pool_bytes() const {
   return kept + largest_window(units, passing, prefetch);
 }
 
+Accumulate ShardPlan::accumulates() const {
+  if (accumulate) return *accumulate;
+  for (const PlannedGroup& group : groups)
+    if (group.active && (group.reduce_dtype != group.master_dtype || group.offloaded))
+      return Accumulate::reduced;
+  constexpr std::int64_t kShare = 10;
+  const std::int64_t least = held(/*whole_gradients=*/false).peak();
+  return held(/*whole_gradients=*/true).peak() - least <= least / kShare ? Accumulate::local
+                                                                         : Accumulate::reduced;
+}
+
 HeldBytes ShardPlan::held() const {
+  return held(passes_per_update > 1 && accumulates() == Accumulate::local);
+}
+
+HeldBytes ShardPlan::held(bool whole_gradients) const {
   HeldBytes held;
   std::vector<std::int64_t> passing(units.size(), 0);
-  std::int64_t tied = 0;
+  std::int64_t waiting = 0;  // beyond a unit's backward: for a tied unit, or for the next pass
   for (const PlannedGroup& group : groups) {
     (group.active      ? held.trainable_slices
      : group.trainable ? held.resting_slices
@@ -101,11 +116,12 @@ HeldBytes ShardPlan::held() const {
     const bool in_place =
         group.shard_size == 1 && group.reduce_dtype == group.storage_dtype && !group.offloaded;
     if (in_place) continue;
-    (group.units.size() > 1 ? tied : passing[group.units.front()]) += group.gradient_bytes();
+    const bool waits = group.units.size() > 1 || (whole_gradients && group.shard_size > 1);
+    (waits ? waiting : passing[group.units.front()]) += group.gradient_bytes();
   }
   // One buffer fills while the one before is being reduced; those of outer units stay open
   // meanwhile, because their parameters lie on both sides.
-  held.gradient_buffers = tied + largest_window(units, passing, 1);
+  held.gradient_buffers = waiting + largest_window(units, passing, 1);
   held.pool = pool_bytes();
   return held;
 }
@@ -126,14 +142,15 @@ int ShardPlan::gathers_per_step(const PlannedGroup& group) const {
 
 MovedBytes ShardPlan::moved() const {
   MovedBytes moved;
+  const int scatters = accumulates() == Accumulate::local ? 1 : passes_per_update;
   for (const PlannedGroup& group : groups) {
-    const int times = gathers_per_step(group);
+    const int times = passes_per_update * gathers_per_step(group);
     moved.gathers += times;
     moved.gathered += times * group.moved_bytes();
     if (!group.active) continue;
     if (group.shard_size > 1) {
-      moved.reduce_scatters += 1;
-      moved.reduce_scattered += group.gradient_bytes();
+      moved.reduce_scatters += scatters;
+      moved.reduce_scattered += scatters * group.gradient_bytes();
     }
     if (group.replicas > 1) {
       moved.all_reduces += 1;

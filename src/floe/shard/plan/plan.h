@@ -119,6 +119,8 @@ struct PlannedCheckpoint {
 struct ShardPlan {
   int world_size = 1;
   int prefetch = 1;
+  int passes_per_update = 1;
+  std::optional<Accumulate> accumulate;  // as chosen; null: by the rule of `accumulates`
   std::vector<PlannedParameter> parameters;
   std::vector<PlannedGroup> groups;
   std::vector<PlannedUnit> units;  // in registration order; the root last
@@ -130,7 +132,11 @@ struct ShardPlan {
   void activate(std::size_t set);
 
   HeldBytes held() const;
-  MovedBytes moved() const;
+  MovedBytes moved() const;  // in an update
+  // Where gradients of sliced groups add up. Unless it was chosen: `local`, if that makes the peak
+  // of what a rank holds at most a tenth higher, gradients are reduced in the masters' dtype (so
+  // that sums lose nothing), and slices are on the device; else `reduced`.
+  Accumulate accumulates() const;
   // How often a forward and backward gathers the group, from the second step on (the first one
   // cannot know yet which unit is the last).
   int gathers_per_step(const PlannedGroup& group) const;
@@ -139,6 +145,9 @@ struct ShardPlan {
   std::int64_t pool_bytes() const;
   // One line per unit, group and parameter: what ranks must agree on.
   std::vector<std::string> lines() const;
+
+ private:
+  HeldBytes held(bool whole_gradients) const;
 };
 
 // Divides the group's parameters, in their order, into `shard_size` slices.

@@ -84,6 +84,8 @@ class Planner {
       : root_(root), policy_(policy), options_(options), before_(before), places_(places_of(root)) {
     plan_.world_size = world_size;
     plan_.prefetch = options.prefetch;
+    plan_.passes_per_update = options.passes_per_update;
+    plan_.accumulate = options.accumulate;
   }
 
   ShardPlan make() {
@@ -219,9 +221,11 @@ class Planner {
     return options_.strategy;
   }
 
-  int shard_size_of(Strategy strategy) const {
+  int shard_size_of(Strategy strategy, bool trainable) const {
     switch (entry_of(strategy).sliced_over) {
-      case SlicedOver::all_ranks: return plan_.world_size;
+      case SlicedOver::all_ranks:
+        if (trainable || options_.frozen.sharding == FrozenSharding::all) return plan_.world_size;
+        break;
       case SlicedOver::one_rank: return 1;
       case SlicedOver::neighbours: break;
     }
@@ -250,7 +254,7 @@ class Planner {
     else
       group.storage_dtype = floating ? frozen_dtype(p, group.param_dtype) : p.dtype;
     group.reduce_dtype = mixed.reduce.value_or(group.param_dtype);
-    group.shard_size = shard_size_of(group.strategy);
+    group.shard_size = shard_size_of(group.strategy, p.trainable);
     group.offloaded = options_.cpu_offload;
     if (!p.trainable && options_.frozen.residency == Residency::resident) make_resident(group);
     group.replicas = plan_.world_size / group.shard_size;

@@ -1,5 +1,6 @@
 #include "floe/train/setup/parallelize.h"
 
+#include "floe/data/sources/source.h"
 #include "floe/shard/plan/plan.h"
 #include "floe/strategy/strategy_options.h"
 #include "floe/train/phases/phases.h"
@@ -42,6 +43,9 @@ std::shared_ptr<shard::Engine> parallelize(const RunConfig& config, const models
     options.sets = parameter_sets(config.phases);
   else
     options.trainable = config.phases.empty() ? config.train.trainable : config.phases[0].train;
+  // A file of prepared batches may have all sources; it is opened later.
+  options.passes_per_update = passes_per_update(
+      config.train, config.data.batches ? data::num_sources() : config.data.sources().size());
   options.source = built.source.get();
   options.seed = config.run.seed;
   if (config.precision.autocast)
