@@ -94,7 +94,7 @@ using Gradients = std::map<std::string, at::Tensor>;
 // What one process finds, [rank][pass].
 std::vector<std::vector<Gradients>> all_gradients(const test::Recipe& recipe, int step, int world) {
   Way whole{.strategy = Strategy::no_shard};
-  Sharded alone(recipe, whole, comm::World::fake(0, 1));
+  Sharded alone(recipe, whole, comm::World::fake(0, 1, recipe.device));
   std::vector<std::vector<Gradients>> all(static_cast<std::size_t>(world));
   for (int rank = 0; rank < world; ++rank)
     for (int pass = 0; pass < kPasses; ++pass) {
