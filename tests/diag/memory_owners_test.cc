@@ -163,6 +163,23 @@ TEST_RANKS(MemoryOwners, WhoeverDoesNotLeaveIsNamed, 2) {
                 " on the device, expected 0 B"));
 }
 
+// What saves copy to is nobody's rest.
+TEST_RANKS(MemoryOwners, TheMemoryOfSavesHasAnOwner, 2) {
+  TwoSets run(Rest::drop, false);
+  run.step();
+  const MemoryOwners without = run.memory();
+  const at::Tensor copies = at::empty({3 * kMiB}, at::kByte);
+  const MemoryOwners with =
+      memory_owners(*run.engine, run.optimizers, run.ema.get(), copies.numel());
+  EXPECT_EQ(on_device(without, "saves"), 0);
+  EXPECT_EQ(on_device(with, "saves"), 3 * kMiB);
+  EXPECT_EQ(on_device(with, "rest"), on_device(without, "rest"));
+  EXPECT_EQ(surplus(with, run.expected(with)), std::vector<std::string>{});
+  EXPECT_EQ(
+      surplus(with, run.expected(without)),
+      std::vector<std::string>{"the copies of saves hold 3.00 MiB on the device, expected 0 B"});
+}
+
 // On the CPU device and host are one memory: offloaded slices stay where they are.
 TEST_RANKS(MemoryOwners, OffloadedSlicesRestWhereTheyAre, 2) {
   shard::ShardOptions options;

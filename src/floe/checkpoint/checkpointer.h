@@ -178,7 +178,7 @@ class Checkpointer {
   // Seconds for which saves held the training thread, in all and in the last save.
   double blocking_seconds() const;
   double last_blocking_seconds() const;
-  // Of the memory that saves copy to; waits for what is being made.
+  // Of the memory that saves copy to, with what is being made; never waits.
   std::int64_t host_bytes() const;
   // The last one of this start, also while the next is under way.
   Saved last_save() const;

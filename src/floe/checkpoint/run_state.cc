@@ -242,16 +242,13 @@ HostNeed needed_for(const std::vector<StateTensor>& tensors) {
   return need;
 }
 
-// With its pages in place: whoever writes to it first need not wait for them.
+// Page-locked where values come from an accelerator; that takes its time, and is of the device that
+// is current on the thread.
 at::Tensor host_memory(std::int64_t bytes, c10::Device device) {
   const bool pinned = !device.is_cpu();
-  // Page-locked memory is of the device that is current on the thread.
   std::optional<c10::DeviceGuard> on_device;
   if (pinned) on_device.emplace(device);
-  at::Tensor memory =
-      at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
-  if (!pinned) std::memset(memory.mutable_data_ptr(), 0, memory.nbytes());
-  return memory;
+  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
 }
 
 }  // namespace
@@ -327,12 +324,25 @@ void HostCopy::prepare(const std::vector<StateTensor>& tensors) {
   const auto [bytes, device] = needed_for(tensors);
   if (bytes == 0 || (buffer_.defined() && buffer_.numel() >= bytes)) return;
   log::debug("makes ", format_bytes(bytes), " of host memory for saves beside the training");
-  maker_ = std::thread([this, bytes = bytes, device = device] {
+  buffer_.reset();  // the old one goes before the new one comes
+  making_bytes_ = bytes;
+  // A failure is no loss: the save tries it again, and says so if it fails.
+  const auto unless_it_fails = [](const auto& make) {
     try {
-      made_ = host_memory(bytes, device);
-    } catch (const std::exception& e) {  // the save tries it again, and says so if it fails
+      make();
+    } catch (const std::exception& e) {
       log::debug("memory for saves could not be prepared: ", e.what());
     }
+  };
+  unless_it_fails([&, bytes = bytes, device = device] {
+    // Without page-locking it is the pages that take long, and the memory counts from now on.
+    if (device.is_cpu()) made_ = host_memory(bytes, device);
+    maker_ = std::thread(unless_it_fails, [this, bytes, device] {
+      if (device.is_cpu())
+        std::memset(made_.mutable_data_ptr(), 0, made_.nbytes());
+      else
+        made_ = host_memory(bytes, device);
+    });
   });
 }
 
@@ -367,8 +377,8 @@ std::vector<StateTensor> HostCopy::of(std::vector<StateTensor> tensors) {
   return tensors;
 }
 
-std::int64_t HostCopy::bytes() {
-  settle();
+std::int64_t HostCopy::bytes() const {
+  if (maker_.joinable()) return making_bytes_;
   return buffer_.defined() ? static_cast<std::int64_t>(buffer_.nbytes()) : 0;
 }
 

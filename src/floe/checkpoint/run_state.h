@@ -110,13 +110,13 @@ class HostCopy {
   HostCopy& operator=(const HostCopy&) = delete;
 
   // Begins to make memory for these, if there is not enough, and returns. Copies of the last call
-  // of `of` stay as they are.
+  // of `of` stay as they are; their memory goes with the last of them.
   void prepare(const std::vector<StateTensor>& tensors);
   // The same tensors with values in this memory, which is theirs until the next call. Returns when
   // they are there. Pinned where they come from an accelerator.
   std::vector<StateTensor> of(std::vector<StateTensor> tensors);
-  // Of the memory, that which is being made included: waits for it.
-  std::int64_t bytes();
+  // Of the memory, with what is being made.
+  std::int64_t bytes() const;
 
  private:
   // Takes over what was prepared.
@@ -124,7 +124,8 @@ class HostCopy {
 
   at::Tensor buffer_;
   std::thread maker_;
-  at::Tensor made_;  // by `maker_`; read after it has been joined
+  std::int64_t making_bytes_ = 0;  // of `maker_`
+  at::Tensor made_;                // by `maker_`; read after it has been joined
 };
 
 }  // namespace floe::checkpoint

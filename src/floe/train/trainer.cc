@@ -140,7 +140,7 @@ void Trainer::advance_phase() {
   const std::string from = schedule.name();
   if (!schedule.advance()) return;
   const std::vector<optim::Optimizer*> optimizers = phases_->optimizers();
-  reporter_->before_switch(*engine_, optimizers, ema_.get());
+  reporter_->before_switch(*engine_, optimizers, ema_.get(), checkpoints_->host_bytes());
   time_.lap(TimeAccount::other);
   {
     const auto updating = checkpoints_->updating();
@@ -148,7 +148,8 @@ void Trainer::advance_phase() {
   }
   prepare_save_ = true;
   const double seconds = time_.lap(TimeAccount::phase_switch);
-  reporter_->switched({step_, from, schedule.name(), seconds}, *engine_, optimizers, ema_.get());
+  reporter_->switched({step_, from, schedule.name(), seconds}, *engine_, optimizers, ema_.get(),
+                      checkpoints_->host_bytes());
 }
 
 // A function of the step, so that a resumed run drops out what the unbroken one would.

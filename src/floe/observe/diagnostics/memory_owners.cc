@@ -20,6 +20,7 @@ using optim::Optimizer;
 using shard::PlannedGroup;
 using shard::Rest;
 
+constexpr const char* kSaves = "saves";
 constexpr const char* kRest = "rest";
 constexpr std::int64_t kWorthSaying = kMiB;  // of growth of the rest
 
@@ -104,7 +105,7 @@ std::int64_t MemoryOwners::host_bytes() const {
 }
 
 MemoryOwners memory_owners(const shard::Engine& engine, const std::vector<Optimizer*>& optimizers,
-                           const Ema* ema) {
+                           const Ema* ema, std::int64_t save_bytes) {
   ParameterOwners parameters;
   Owner gradients{"gradients", "the gradients"};
   bool offloaded = false;
@@ -134,6 +135,9 @@ MemoryOwners memory_owners(const shard::Engine& engine, const std::vector<Optimi
   memory.owners.push_back({"gather_pool", "the pool of gathered parameters", pools.pool_held});
   memory.owners.push_back(
       {"gradient_pool", "the pool of gradients before reduction", pools.gradient_pool_held});
+  Owner saves{kSaves, "the copies of saves"};
+  add(saves, save_bytes, !engine.world().device().is_cpu());
+  memory.owners.push_back(std::move(saves));
   const std::int64_t rest =
       device_memory(engine.world().device()).current_bytes - memory.device_bytes();
   if (rest >= 0) memory.owners.push_back({kRest, "the rest", rest});
@@ -158,7 +162,8 @@ MemoryOwners expected_owners(const MemoryOwners& before, const shard::Engine& en
   // Between steps the pools are empty.
   expected.owners.push_back({"gather_pool", "the pool of gathered parameters"});
   expected.owners.push_back({"gradient_pool", "the pool of gradients before reduction"});
-  if (const Owner* rest = before.find(kRest)) expected.owners.push_back(*rest);
+  for (const char* key : {kSaves, kRest})
+    if (const Owner* owner = before.find(key)) expected.owners.push_back(*owner);
   return expected;
 }
 

@@ -37,12 +37,14 @@ struct MemoryOwners {
   std::int64_t host_bytes() const;
 };
 
-// `optimizers`: one per set, in any order. `ema` may be null.
+// `optimizers`: one per set, in any order. `ema` may be null. `save_bytes`: of the host memory that
+// saves copy to, which lies on the device where that is the CPU.
 MemoryOwners memory_owners(const shard::Engine& engine,
-                           const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema);
+                           const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema,
+                           std::int64_t save_bytes = 0);
 
 // After a switch: the most that each owner should hold, by the plan of the engine as it is now. The
-// rest should be what it was before.
+// memory of saves and the rest should be what they were before.
 MemoryOwners expected_owners(const MemoryOwners& before, const shard::Engine& engine,
                              const std::vector<optim::Optimizer*>& optimizers,
                              const optim::Ema* ema);

@@ -20,6 +20,7 @@ std::string owner_words(std::string key) {
       {"gradients", "gradients"},
       {"optimizer_state", "optimizer state"},
       {"averages", "averaged weights"},
+      {"saves", "copies of saves"},
       {"gather_pool", "pool of gathered parameters"},
       {"gradient_pool", "pool of gradients before reduction"},
       {"rest", "the rest: activations, batches, what somebody keeps"}};

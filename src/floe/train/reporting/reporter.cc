@@ -139,14 +139,16 @@ void Reporter::skipped(std::int64_t step, const std::vector<PackedBatch>& batche
 
 void Reporter::before_switch(const shard::Engine& engine,
                              const std::vector<optim::Optimizer*>& optimizers,
-                             const optim::Ema* ema) {
-  before_switch_ = diagnostics::memory_owners(engine, optimizers, ema);
+                             const optim::Ema* ema, std::int64_t save_bytes) {
+  before_switch_ = diagnostics::memory_owners(engine, optimizers, ema, save_bytes);
 }
 
 void Reporter::switched(const PhaseChange& change, const shard::Engine& engine,
-                        const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema) {
+                        const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema,
+                        std::int64_t save_bytes) {
   const diagnostics::MemoryOwners before = std::exchange(before_switch_, {});
-  const diagnostics::MemoryOwners after = diagnostics::memory_owners(engine, optimizers, ema);
+  const diagnostics::MemoryOwners after =
+      diagnostics::memory_owners(engine, optimizers, ema, save_bytes);
   for (const std::string& sentence :
        diagnostics::surplus(after, diagnostics::expected_owners(before, engine, optimizers, ema)))
     log::warn("after the switch to phase '", change.to, "' ", sentence);

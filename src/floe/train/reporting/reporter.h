@@ -61,11 +61,12 @@ class Reporter {
   // Around Engine::activate, between steps: whose memory it was before and is after, and who holds
   // more than the plan says. Not around the one that puts a resumed run into the phase of its
   // checkpoint, but around one that the checkpoint had still before it: its line is taken back with
-  // the later steps.
+  // the later steps. `save_bytes`: Checkpointer::host_bytes.
   void before_switch(const shard::Engine& engine, const std::vector<optim::Optimizer*>& optimizers,
-                     const optim::Ema* ema);
+                     const optim::Ema* ema, std::int64_t save_bytes);
   void switched(const PhaseChange& change, const shard::Engine& engine,
-                const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema);
+                const std::vector<optim::Optimizer*>& optimizers, const optim::Ema* ema,
+                std::int64_t save_bytes);
   // A finished save lies there, since this unix time.
   void saved(const std::string& checkpoint, double time_s);
   // Where the run ends as things stand now.
