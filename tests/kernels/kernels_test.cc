@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "floe/kernels/fp8_product.h"
 #include "tests/kernels/compare.h"
 
 namespace floe::kernels_test {
@@ -75,6 +76,15 @@ TEST(Norm, SumNormAndGradient) {
         ASSERT_TRUE(kernels::norm_fits(x));
         const auto out = kernels::layer_norm(x, more, weight, bias, sum_bias,
                                              {.eps = 1e-5, .statistics = true, .centred = centred});
+        if (dim % kernels::kProductAlignment == 0) {  // the same with codes of `out` beside it
+          const auto coded = kernels::layer_norm(
+              x, more, weight, bias, sum_bias,
+              {.eps = 1e-5, .statistics = true, .centred = centred, .codes = true});
+          const auto rows = kernels::to_coded_rows(out.out, at::kFloat8_e4m3fn, {});
+          EXPECT_TRUE(coded.out.equal(out.out) && coded.rstd.equal(out.rstd));
+          EXPECT_TRUE(coded.codes.view(at::kByte).equal(rows.codes.view(at::kByte))) << dim;
+          EXPECT_TRUE(coded.code_scales.equal(rows.scales)) << dim;
+        }
         const at::Tensor sum = added ? (x + more) : x;  // rounded as the kernel rounds
         at::Tensor wide = sum.to(at::kDouble).requires_grad_();
         at::Tensor wide_weight = weight.to(at::kDouble).requires_grad_();

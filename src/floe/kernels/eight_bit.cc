@@ -12,11 +12,7 @@
 #include <utility>
 
 #ifdef FLOE_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "floe/kernels/eight_bit_launch.h"
+#include "floe/kernels/on_device.h"
 #endif
 
 #include "floe/core/bytes.h"
@@ -103,7 +99,7 @@ bool is_eight_bit(at::ScalarType dtype) {
 }
 
 EightBitRows to_eight_bit(const at::Tensor& values, at::ScalarType dtype) {
-  const double most = dtype == at::kChar ? 127 : 448;
+  const double most = dtype == at::kChar ? 127 : dtype == at::kFloat8_e5m2 ? 57344 : 448;
   const auto [low, high] = at::aminmax(values, /*dim=*/1);
   EightBitRows rows;
   // No smaller than the smallest normal number: a row of zeros has codes of zero, and nothing
@@ -169,6 +165,29 @@ void values_on_cpu(const EightBitSlices& layout, at::ScalarType dtype, const at:
 }
 
 #ifdef FLOE_CUDA
+}  // namespace
+
+EightBitJob job_of(const EightBitSlices& layout, at::ScalarType dtype, std::int64_t first) {
+  EightBitJob job;
+  const auto left = static_cast<std::int64_t>(layout.matrices.size()) - first;
+  job.num_matrices = static_cast<int>(std::min<std::int64_t>(left, EightBitJob::kMostMatrices));
+  for (int m = 0; m < job.num_matrices; ++m) {
+    const EightBitMatrix& matrix = layout.matrices[static_cast<std::size_t>(first + m)];
+    job.offsets[m] = matrix.offset;
+    job.rows_before[m] = matrix.rows_before;
+    job.row_numels[m] = matrix.row_numel;
+  }
+  const auto next = static_cast<std::size_t>(first + job.num_matrices);
+  job.end = next < layout.matrices.size() ? layout.matrices[next].offset : layout.numel;
+  job.slice_numel = layout.slice_numel;
+  job.slice_bytes = layout.slice_bytes();
+  job.num_scales = layout.num_scales;
+  job.floats = dtype == at::kFloat8_e4m3fn;
+  return job;
+}
+
+namespace {
+
 void values_on_cuda(const EightBitSlices& layout, at::ScalarType dtype, const at::Tensor& slices,
                     const at::Tensor& out) {
   const c10::cuda::CUDAGuard guard(out.device());
@@ -178,21 +197,7 @@ void values_on_cuda(const EightBitSlices& layout, at::ScalarType dtype, const at
                                                      : Type::bf16;
   const auto count = static_cast<std::int64_t>(layout.matrices.size());
   for (std::int64_t first = 0; first < count; first += EightBitJob::kMostMatrices) {
-    EightBitJob job;
-    job.num_matrices =
-        static_cast<int>(std::min<std::int64_t>(count - first, EightBitJob::kMostMatrices));
-    for (int m = 0; m < job.num_matrices; ++m) {
-      const EightBitMatrix& matrix = layout.matrices[static_cast<std::size_t>(first + m)];
-      job.offsets[m] = matrix.offset;
-      job.rows_before[m] = matrix.rows_before;
-      job.row_numels[m] = matrix.row_numel;
-    }
-    const auto next = static_cast<std::size_t>(first + job.num_matrices);
-    job.end = next < layout.matrices.size() ? layout.matrices[next].offset : layout.numel;
-    job.slice_numel = layout.slice_numel;
-    job.slice_bytes = layout.slice_bytes();
-    job.num_scales = layout.num_scales;
-    job.floats = dtype == at::kFloat8_e4m3fn;
+    const EightBitJob job = job_of(layout, dtype, first);
     launch_from_eight_bit(type, job, slices.const_data_ptr(), out.mutable_data_ptr(), stream);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
   }

@@ -65,6 +65,7 @@ struct EightBitRows {
   at::Tensor scales;  // [rows] fp32; not finite where the row is not
 };
 // Of fp32 values [rows, row_numel] on the CPU: a row's largest magnitude becomes the largest code.
+// Also at::kFloat8_e5m2 (±57344), which nothing is stored in.
 EightBitRows to_eight_bit(const at::Tensor& values, at::ScalarType dtype);
 
 // Writes the values of all slices [num_slices · slice_bytes] to `out` [num_slices ·

@@ -116,10 +116,15 @@ Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor
     if (options.centred) result.mean = at::empty({shape.rows, 1}, floats);
     result.rstd = at::empty({shape.rows, 1}, floats);
   }
+  if (options.codes) {
+    result.codes = at::empty({shape.rows, shape.dim}, x.options().dtype(at::kFloat8_e4m3fn));
+    result.code_scales = at::empty({shape.rows}, x.options().dtype(at::kFloat));
+  }
   if (shape.rows > 0)
     launch_layer_norm(type_of(x), shape, read(x), read(added), read(weight), read(bias),
                       read(sum_bias), write(result.sum), write(result.out),
-                      write_floats(result.mean), write_floats(result.rstd), OnDevice(x));
+                      write_floats(result.mean), write_floats(result.rstd), write(result.codes),
+                      write_floats(result.code_scales), OnDevice(x));
   return result;
 }
 

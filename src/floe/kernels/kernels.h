@@ -45,11 +45,13 @@ struct Normed {
   at::Tensor out;  // norm(x + added) · weight + bias
   at::Tensor mean,
       rstd;  // [rows, 1] fp32; undefined unless asked for, the mean also when not centred
+  at::Tensor codes, code_scales;  // [rows, dim] e4m3, [rows] fp32: `out` as to_coded_rows has it
 };
 struct NormOptions {
   double eps = 1e-5;
   bool statistics = false;
   bool centred = true;  // false: RMS norm, which leaves the mean where it is
+  bool codes = false;   // of `out` are wanted too
 };
 // x [..., dim]; `added`, `bias` and `sum_bias` may be undefined.
 Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight,

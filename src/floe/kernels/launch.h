@@ -31,10 +31,12 @@ struct NormShape {
   bool centred = true;  // false: RMS norm, which leaves the mean where it is
 };
 // sum = x + added (either may be null: nothing is added, nothing is written), out = norm(sum) ·
-// weight + bias. `sum` is written with `sum_bias` added to it. Null mean and rstd are not wanted.
+// weight + bias. `sum` is written with `sum_bias` added to it. Null mean and rstd are not wanted,
+// nor are null `codes` [rows, dim] (e4m3) and `code_scales` [rows] of `out`.
 void launch_layer_norm(Type type, const NormShape& shape, const void* x, const void* added,
                        const void* weight, const void* bias, const void* sum_bias, void* sum,
-                       void* out, float* mean, float* rstd, cudaStream_t stream);
+                       void* out, float* mean, float* rstd, void* codes, float* code_scales,
+                       cudaStream_t stream);
 // input_grad = the norm's gradient for its input, plus `added` unless that is null.
 void launch_layer_norm_backward(Type type, const NormShape& shape, const void* grad, const void* x,
                                 const float* mean, const float* rstd, const void* weight,

@@ -1,3 +1,7 @@
+#include <cuda_fp8.h>
+
+#include <cfloat>
+
 #include "floe/kernels/dispatch.cuh"
 #include "floe/kernels/launch.h"
 #include "floe/kernels/pack.cuh"
@@ -30,10 +34,30 @@ __device__ float2 row_sum(float a, float b) {
   return sums;
 }
 
-template <class T>
+// The largest of a number over the threads of a row.
+__device__ float row_max(float a) {
+  for (int distance = 16; distance > 0; distance /= 2)
+    a = fmaxf(a, __shfl_xor_sync(0xffffffffU, a, distance));
+  if (blockDim.x == 32) return a;
+  __shared__ float parts[kMaxWarps];
+  const int warps = static_cast<int>(blockDim.x) / 32, first = threadIdx.y * warps;
+  if (threadIdx.x % 32 == 0) parts[first + threadIdx.x / 32] = a;
+  __syncthreads();
+  for (int w = 0; w < warps; ++w) a = fmaxf(a, parts[first + w]);
+  return a;
+}
+
+// The codes of a pack.
+template <int kSize>
+struct alignas(kSize) PackedCodes {
+  unsigned char values[kSize];
+};
+
+// With kCodes also `out` in e4m3 with a scale per row, as launch_coded_rows would make it of `out`.
+template <class T, bool kCodes>
 __global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added, const T* weight,
                                   const T* bias, const T* sum_bias, T* sum, T* out, float* mean,
-                                  float* rstd) {
+                                  float* rstd, unsigned char* codes, float* code_scales) {
   constexpr int kSize = Pack<T>::kSize;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const bool inside = row < shape.rows;  // all threads meet in row_sum
@@ -70,12 +94,13 @@ __global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added, c
     for (int k = 0; k < kSize; ++k) squares += (values[p][k] - average) * (values[p][k] - average);
   }
   const float scale = rsqrtf(row_sum(squares, 0).x / static_cast<float>(shape.dim) + shape.eps);
-  if (!inside) return;
-  if (threadIdx.x == 0 && mean) mean[row] = average;
-  if (threadIdx.x == 0 && rstd) rstd[row] = scale;
+  if (!kCodes && !inside) return;  // else all threads meet in row_max
+  if (inside && threadIdx.x == 0 && mean) mean[row] = average;
+  if (inside && threadIdx.x == 0 && rstd) rstd[row] = scale;
+  float largest = 0;
   for (int p = 0; p < kPacks; ++p) {
     const int column = column_of<T>(p);
-    if (column >= shape.dim) continue;
+    if (!inside || column >= shape.dim) continue;
     const Pack<T> w = load(weight + column);
     Pack<T> b, result;
     if (bias) b = load(bias + column);
@@ -83,6 +108,25 @@ __global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added, c
       result.values[k] = from_float<T>((values[p][k] - average) * scale * to_float(w.values[k]) +
                                        (bias ? to_float(b.values[k]) : 0.0f));
     store(out + base + column, result);
+    if constexpr (kCodes)
+      for (int k = 0; k < kSize; ++k) {
+        values[p][k] = to_float(result.values[k]);
+        largest = fmaxf(largest, fabsf(values[p][k]));
+      }
+  }
+  if constexpr (kCodes) {
+    const float step = fmaxf(__fdiv_rn(row_max(largest), 448.0f), FLT_MIN);
+    if (!inside) return;
+    if (threadIdx.x == 0) code_scales[row] = step;
+    for (int p = 0; p < kPacks; ++p) {
+      const int column = column_of<T>(p);
+      if (column >= shape.dim) continue;
+      PackedCodes<kSize> packed;
+      for (int k = 0; k < kSize; ++k)
+        packed.values[k] =
+            __nv_cvt_float_to_fp8(__fdiv_rn(values[p][k], step), __NV_SATFINITE, __NV_E4M3);
+      *reinterpret_cast<PackedCodes<kSize>*>(codes + base + column) = packed;
+    }
   }
 }
 
@@ -142,14 +186,17 @@ Launch launch_for(const NormShape& shape) {
 
 void launch_layer_norm(Type type, const NormShape& shape, const void* x, const void* added,
                        const void* weight, const void* bias, const void* sum_bias, void* sum,
-                       void* out, float* mean, float* rstd, cudaStream_t stream) {
+                       void* out, float* mean, float* rstd, void* codes, float* code_scales,
+                       cudaStream_t stream) {
   dispatch(type, [&](auto zero) {
     using T = decltype(zero);
     const Launch launch = launch_for<T>(shape);
-    layer_norm_kernel<<<launch.blocks, launch.threads, 0, stream>>>(
+    auto* kernel = codes ? &layer_norm_kernel<T, true> : &layer_norm_kernel<T, false>;
+    kernel<<<launch.blocks, launch.threads, 0, stream>>>(
         shape, static_cast<const T*>(x), static_cast<const T*>(added),
         static_cast<const T*>(weight), static_cast<const T*>(bias), static_cast<const T*>(sum_bias),
-        static_cast<T*>(sum), static_cast<T*>(out), mean, rstd);
+        static_cast<T*>(sum), static_cast<T*>(out), mean, rstd, static_cast<unsigned char*>(codes),
+        code_scales);
   });
 }
 

@@ -7,6 +7,8 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "floe/core/error.h"
+#include "floe/kernels/eight_bit.h"
+#include "floe/kernels/eight_bit_launch.h"
 #include "floe/kernels/launch.h"
 
 namespace floe::kernels {
@@ -19,6 +21,9 @@ inline Type type_of(const at::Tensor& tensor) {
     default: throw Error(str("the kernels do not compute in ", tensor.dtype().name()));
   }
 }
+
+// Of the matrices from `first` on, as many as travel with one launch.
+EightBitJob job_of(const EightBitSlices& layout, at::ScalarType dtype, std::int64_t first);
 
 // The device of a tensor is current while it lives; launches go to its stream.
 class OnDevice {
