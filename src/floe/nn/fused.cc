@@ -5,6 +5,7 @@
 
 #include "floe/kernels/kernels.h"
 #include "floe/nn/boundary.h"
+#include "floe/nn/products/linear.h"
 
 namespace floe::nn {
 namespace {
@@ -162,7 +163,7 @@ at::Tensor add_gated(const at::Tensor& x, const at::Tensor& inner, const at::Ten
                      const at::Tensor& gate, bool gelu) {
   if (kernels::usable({x, inner, weight, gate}))
     return AddGated::apply(x, inner, weight, some(gate), gelu);
-  const at::Tensor branch = at::linear(gelu ? at::gelu(inner) : inner, weight);
+  const at::Tensor branch = nn::linear(gelu ? nn::gelu(inner) : inner, weight);
   return (gate.defined() ? branch * gate.tanh() : branch) + x;
 }
 
@@ -193,6 +194,10 @@ std::pair<at::Tensor, at::Tensor> norm_linear(const at::Tensor& x, const NormWei
     const auto both =
         NormLinear::apply(x, norm.weight, some(norm.bias), weight, norm.eps, norm.centred);
     return {both[0], both[1]};
+  }
+  if (codes_of(weight)) {
+    const auto [on, normed] = add_norm(x, {}, norm);
+    return {on, nn::linear(normed, weight)};
   }
   return {x, at::linear(plain_norm(x, norm), weight)};
 }

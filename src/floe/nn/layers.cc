@@ -3,9 +3,10 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/layer_norm.h>
-#include <ATen/ops/linear.h>
 
 #include <cmath>
+
+#include "floe/nn/products/linear.h"
 
 namespace floe::nn {
 
@@ -23,7 +24,7 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, Init weight_in
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) {
-  at::Tensor y = at::linear(x, weight, bias);
+  at::Tensor y = nn::linear(x, weight, bias);
   if (!lora_) return y;
   return y + lora_b_(lora_a_(at::dropout(x, lora_->dropout, is_training()))) * lora_->scale();
 }

@@ -46,6 +46,7 @@ class Linear : public Module {
   // With given initial values instead of torch's own.
   Linear(std::int64_t in, std::int64_t out, bool bias, Init weight_init);
   at::Tensor forward(const at::Tensor& x);
+  bool multiplies(const std::string& parameter) const override { return parameter == "weight"; }
   // From now on this layer's weight is that parameter of another module, under both names.
   void tie_weight(const at::Tensor& other) { weight = tie("weight", other); }
 

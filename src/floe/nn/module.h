@@ -37,6 +37,9 @@ class Module : public torch::nn::Module, public BoundarySlot {
   // Whether the backward of this module reads its own parameters (an embedding's does not). Plans
   // use it; the engine looks at what autograd really saved.
   virtual bool weights_in_backward() const { return true; }
+  // Whether the parameter of this local name is read by nn::linear and its like alone, so that it
+  // may be a weight of codes (see Note [Weights that are codes]).
+  virtual bool multiplies(const std::string& /*parameter*/) const { return false; }
   // Whether modules of this class are units of their own where strategy.units is not set. Those
   // that its default names need not say so.
   virtual bool is_unit_by_default() const { return false; }

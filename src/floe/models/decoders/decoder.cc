@@ -7,6 +7,7 @@
 #include "floe/batch/packed_batch.h"
 #include "floe/core/error.h"
 #include "floe/nn/activations/kept_products.h"
+#include "floe/nn/products/linear.h"
 
 namespace floe::models {
 
@@ -87,6 +88,7 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const BatchContext& context
       q = parts[0], k = parts[1], v = parts[2];
     }
   } else {
+    const nn::SharedRows once(x);
     q = q_(x), k = k_(x), v = v_(x);
   }
   if (q_norm_) q = q_norm_(q), k = k_norm_(k);
@@ -121,6 +123,7 @@ nn::PackedHeads DecoderLayer::heads_inside(const at::Tensor& projected) const {
 }
 
 at::Tensor DecoderLayer::transform(const at::Tensor& x) {
+  const nn::SharedRows once(x);
   const at::Tensor inner =
       gate_ ? activate(gate_(x), spec_.activation) * up_(x) : activate(up_(x), spec_.activation);
   return down_(inner);

@@ -6,6 +6,7 @@
 
 #include "floe/core/error.h"
 #include "floe/kernels/kernels.h"
+#include "floe/nn/products/linear.h"
 
 namespace floe::models {
 namespace {
@@ -17,6 +18,9 @@ class FusedProjection : public nn::Module {
     weight = parameter("in_proj_weight", {3 * width, width}, nn::Init::normal(0.02));
     bias = parameter("in_proj_bias", {3 * width}, nn::Init::zeros());
     out = child<nn::Linear>("out_proj", width, width);
+  }
+  bool multiplies(const std::string& parameter) const override {
+    return parameter == "in_proj_weight";
   }
   at::Tensor weight, bias;
   nn::Ptr<nn::Linear> out;
@@ -47,7 +51,7 @@ ViTBlock::ViTBlock(const VisionSpec& spec) : spec_(spec) {
 
 at::Tensor ViTBlock::attend(const at::Tensor& x) {
   const std::int64_t images = x.size(0), tokens = x.size(1), dim = spec_.width / spec_.heads;
-  const at::Tensor qkv = at::linear(x, in_proj_weight_, in_proj_bias_)
+  const at::Tensor qkv = nn::linear(x, in_proj_weight_, in_proj_bias_)
                              .view({images, tokens, 3, spec_.heads, dim})
                              .permute({2, 0, 3, 1, 4});
   const at::Tensor mixed = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]);
@@ -56,21 +60,30 @@ at::Tensor ViTBlock::attend(const at::Tensor& x) {
 
 bool ViTBlock::takes_kernels(const at::Tensor& x) const {
   const nn::Linear& last = *c_proj_;
+  const at::Tensor values = nn::codes_of(last.weight) ? at::Tensor() : last.weight;
   return !at::GradMode::is_enabled() && ln_1_->is_bare() && ln_2_->is_bare() && !last.boundary &&
          !last.checkpointed && !last.lora() && kernels::norm_fits(x) &&
-         kernels::usable({x, ln_1_->weight, ln_2_->weight, last.weight, last.bias});
+         kernels::usable({x, ln_1_->weight, ln_2_->weight, values, last.bias});
 }
 
 at::Tensor ViTBlock::forward(const at::Tensor& x) {
   if (takes_kernels(x)) {
     const auto first = ln_1_->weights(), second = ln_2_->weights();
-    const at::Tensor normed =
-        kernels::layer_norm(x, {}, first.weight, first.bias, {}, {.eps = first.eps}).out;
+    const auto codes = [](const at::Tensor& weight) { return nn::codes_of(weight) != nullptr; };
+    const auto normed = kernels::layer_norm(x, {}, first.weight, first.bias, {},
+                                            {.eps = first.eps, .codes = codes(in_proj_weight_)});
+    const nn::SharedRows of_first(normed.out, normed.codes, normed.code_scales);
     // The sum already has the last layer's bias, so that its product is added in place.
-    const auto both = kernels::layer_norm(x, attend(normed), second.weight, second.bias,
-                                          c_proj_->bias, {.eps = second.eps});
-    const at::Tensor inner = activate(c_fc_(both.out), spec_.activation);
-    both.sum.view({-1, spec_.width}).addmm_(inner.view({-1, spec_.mlp_dim}), c_proj_->weight.t());
+    const auto both =
+        kernels::layer_norm(x, attend(normed.out), second.weight, second.bias, c_proj_->bias,
+                            {.eps = second.eps, .codes = codes(c_fc_->weight)});
+    const nn::SharedRows of_second(both.out, both.codes, both.code_scales);
+    const at::Tensor sum = both.sum.view({-1, spec_.width});
+    const at::Tensor inner = c_fc_(both.out).view({-1, spec_.mlp_dim});
+    if (spec_.activation == Activation::quick_gelu)
+      nn::add_quick_gelu_linear_(sum, inner, c_proj_->weight);
+    else
+      nn::add_linear_(sum, activate(inner, spec_.activation), c_proj_->weight);
     return both.sum;
   }
   const at::Tensor y = x + attend(ln_1_(x));

@@ -213,19 +213,42 @@ KeptProducts::Drain::~Drain() {
   current.sink = sink_before_;
 }
 
-std::vector<at::Tensor> keep_results(std::string_view name, at::TensorList inputs,
+namespace {
+
+std::vector<at::Tensor> take_or_call(ProductId id, bool linear,
                                      const std::function<std::vector<at::Tensor>()>& compute) {
-  if (!current.source && !current.sink) return compute();
-  ProductId id{name, {}};
-  for (const at::Tensor& input : inputs) id.add(input);
+  const c10::impl::ExcludeDispatchKeyGuard meet_once(kKey);
   std::vector<at::Tensor> results;
   if (const auto kept = current.source ? current.source->take(id) : std::nullopt)
     for (const c10::IValue& value : *kept) results.push_back(value.toTensor());
   else
     results = compute();
-  if (current.sink)
-    current.sink->record(std::move(id), {results.begin(), results.end()}, /*linear=*/false);
+  if (current.sink) current.sink->record(std::move(id), {results.begin(), results.end()}, linear);
   return results;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> keep_results(std::string_view name, at::TensorList inputs,
+                                     const std::function<std::vector<at::Tensor>()>& compute) {
+  if (!current.source && !current.sink) return compute();
+  ProductId id{name, {}};
+  for (const at::Tensor& input : inputs) id.add(input);
+  return take_or_call(std::move(id), /*linear=*/false, compute);
+}
+
+at::Tensor keep_product(std::string_view name, const at::Tensor& x, const at::Tensor& weight,
+                        const std::function<at::Tensor()>& compute) {
+  if (!current.source && !current.sink) return compute();
+  if (weight.size(0) >= kWide * weight.size(1)) {
+    const c10::impl::ExcludeDispatchKeyGuard meet_nothing(kKey);
+    return compute();
+  }
+  ProductId id{name, {}};
+  id.add(x);
+  id.add(weight);
+  return take_or_call(std::move(id), /*linear=*/true,
+                      [&] { return std::vector<at::Tensor>{compute()}; })[0];
 }
 
 at::Tensor leaves(const BoundarySlot& module, at::Tensor product) {

@@ -122,6 +122,11 @@ class KeptProducts::Drain {
 std::vector<at::Tensor> keep_results(std::string_view name, at::TensorList inputs,
                                      const std::function<std::vector<at::Tensor>()>& compute);
 
+// Likewise for one matrix product x [rows, in] · weight [out, in]ᵀ, under the same rules as torch's
+// own.
+at::Tensor keep_product(std::string_view name, const at::Tensor& x, const at::Tensor& weight,
+                        const std::function<at::Tensor()>& compute);
+
 // Says of a product's result that it is added to what leaves the module, possibly after dropout,
 // and that nothing else reads it. Gives the result.
 at::Tensor leaves(const BoundarySlot& module, at::Tensor product);

@@ -1,0 +1,169 @@
+#include "floe/nn/products/linear.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_unsafe_view.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "floe/kernels/fp8_product.h"
+#include "floe/nn/activations/kept_products.h"
+#include "floe/nn/boundary.h"
+#include "floe/nn/fused.h"
+
+namespace floe::nn {
+namespace {
+
+thread_local SharedRows* shared_rows = nullptr;
+
+}  // namespace
+
+// The codes of x [..., in] as rows.
+struct RowsOf {
+  static kernels::CodedRows get(const at::Tensor& x, at::ScalarType dtype) {
+    const auto make = [&] {
+      return kernels::to_coded_rows(x.reshape({-1, x.size(-1)}), dtype, {});
+    };
+    for (SharedRows* shared = shared_rows; shared; shared = shared->outer_) {
+      if (!shared->x_.is_same(x) || shared->version_ != version_of(x)) continue;
+      if (!shared->codes_.defined()) std::tie(shared->codes_, shared->scales_) = parts(make());
+      return {shared->codes_, shared->scales_};
+    }
+    return make();
+  }
+  // Somebody may write into x while its codes are shared.
+  static std::int64_t version_of(const at::Tensor& x) {
+    return x.is_inference() ? -1 : x._version();
+  }
+  static std::pair<at::Tensor, at::Tensor> parts(kernels::CodedRows rows) {
+    return {std::move(rows.codes), std::move(rows.scales)};
+  }
+};
+
+SharedRows::SharedRows(const at::Tensor& x) : SharedRows(x, {}, {}) {}
+
+SharedRows::SharedRows(const at::Tensor& x, at::Tensor codes, at::Tensor scales)
+    : x_(x),
+      version_(RowsOf::version_of(x)),
+      codes_(std::move(codes)),
+      scales_(std::move(scales)),
+      outer_(std::exchange(shared_rows, this)) {}
+
+SharedRows::~SharedRows() { shared_rows = outer_; }
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+// Of gradients on their way through a product. Each row has a scale of its own, so the range of
+// e5m2 is not needed: e4m3 reaches down to 2⁻⁹/448 of a row's largest, and its third bit of
+// mantissa halves the error.
+constexpr at::ScalarType kGradientCodes = at::kFloat8_e4m3fn;
+constexpr at::ScalarType kInputCodes = at::kFloat8_e4m3fn;
+
+// Torch's place for what a backend knows of a tensor; copies of the tensor's metadata share it.
+struct AttachedCodes : c10::BackendMeta {
+  explicit AttachedCodes(WeightCodes what) : codes(std::move(what)) {}
+  WeightCodes codes;
+};
+
+at::Tensor matrix_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+std::vector<std::int64_t> with_columns(const at::Tensor& x, std::int64_t columns) {
+  std::vector<std::int64_t> sizes = x.sizes().vec();
+  sizes.back() = columns;
+  return sizes;
+}
+
+// x [..., in] · weightᵀ + bias: [rows, out].
+at::Tensor product_of(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  weight.const_data_ptr();  // of a unit that is released: the error that says so
+  const WeightCodes& own = *codes_of(weight);
+  const auto compute = [&] {
+    return kernels::product(RowsOf::get(x, kInputCodes), weight, own.scales, bias, x.scalar_type());
+  };
+  return keep_product("floe::fp8_product", x, weight, compute);
+}
+
+// slope [rows, out] · weight.
+at::Tensor product_back(const at::Tensor& slope, const at::Tensor& weight) {
+  weight.const_data_ptr();
+  const WeightCodes& own = *codes_of(weight);
+  at::Tensor transposed = own.transposed;
+  if (!transposed.defined()) {
+    transposed = at::empty({weight.size(1), weight.size(0)}, weight.options());
+    kernels::transpose_bytes(weight.view(at::kByte), transposed.view(at::kByte));
+  }
+  return kernels::product(kernels::to_coded_rows(slope, kGradientCodes, own.scales), transposed, {},
+                          {}, slope.scalar_type());
+}
+
+struct CodedLinear : torch::autograd::Function<CodedLinear> {
+  static Variable forward(AutogradContext* context, const Variable& x, const Variable& weight,
+                          const MaybeTensor& maybe_bias) {
+    const at::Tensor bias = tensor_of(maybe_bias);
+    context->saved_data["trains_x"] = x.requires_grad();
+    context->saved_data["trains_bias"] = bias.defined() && bias.requires_grad();
+    // Refers to the parameter, so that the engine gathers it for backward; nothing else is read.
+    if (x.requires_grad()) context->save_for_backward({weight});
+    // No view, which could not be changed in place: a rotary step does that.
+    return at::_unsafe_view(product_of(x, weight, bias), with_columns(x, weight.size(0)));
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const at::Tensor slope = matrix_of(grads[0]);
+    at::Tensor x_grad, bias_grad;
+    if (context->saved_data["trains_x"].toBool()) {
+      const at::Tensor weight = context->get_saved_variables()[0];
+      x_grad = product_back(slope, weight).view(with_columns(grads[0], weight.size(1)));
+    }
+    if (context->saved_data["trains_bias"].toBool()) bias_grad = slope.sum(0);
+    return {x_grad, {}, bias_grad};
+  }
+};
+
+}  // namespace
+
+void attach_codes(const at::Tensor& weight, WeightCodes codes) {
+  weight.unsafeGetTensorImpl()->set_backend_meta(
+      c10::make_intrusive<AttachedCodes>(std::move(codes)));
+}
+
+void detach_codes(const at::Tensor& weight) {
+  if (codes_of(weight)) weight.unsafeGetTensorImpl()->set_backend_meta(nullptr);
+}
+
+const WeightCodes* codes_of(const at::Tensor& weight) {
+  const auto* attached =
+      dynamic_cast<const AttachedCodes*>(weight.unsafeGetTensorImpl()->get_backend_meta());
+  return attached ? &attached->codes : nullptr;
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (!codes_of(weight)) return at::linear(x, weight, some(bias));
+  return CodedLinear::apply(x, weight, some(bias));
+}
+
+void add_linear_(const at::Tensor& sum, const at::Tensor& x, const at::Tensor& weight) {
+  if (codes_of(weight))
+    sum.add_(product_of(x, weight, {}));
+  else
+    sum.addmm_(x, weight.t());
+}
+
+void add_quick_gelu_linear_(const at::Tensor& sum, const at::Tensor& x, const at::Tensor& weight) {
+  const WeightCodes* own = codes_of(weight);
+  if (!own) return add_linear_(sum, quick_gelu(x), weight);
+  weight.const_data_ptr();
+  sum.add_(kernels::product(kernels::quick_gelu_to_coded_rows(x), weight, own->scales, {},
+                            sum.scalar_type()));
+}
+
+}  // namespace floe::nn
