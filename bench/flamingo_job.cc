@@ -101,12 +101,12 @@ class RandomSequences {
   std::vector<std::int64_t> offsets_{0}, image_offsets_{0};
 };
 
-// 8-bit storage of frozen weights, by name.
+// 8 bits that frozen weights are stored in, or multiplied in, by name.
 std::optional<c10::ScalarType> frozen_dtype(const std::string& name) {
   if (name.empty()) return std::nullopt;
   if (name == "int8") return at::kChar;
   if (name == "fp8") return at::kFloat8_e4m3fn;
-  throw ConfigError("frozen_dtype '" + name + "' is not one of int8, fp8");
+  throw ConfigError("frozen_dtype or frozen_compute '" + name + "' is not one of int8, fp8");
 }
 
 }  // namespace
@@ -152,6 +152,7 @@ shard::ShardOptions flamingo_sharding(const Json& config) {
   options.kept_activations.in_host = config.value("offload", false);
   if (config.at("residency") == "resident") options.frozen.residency = shard::Residency::resident;
   options.frozen.dtype = frozen_dtype(config.value("frozen_dtype", std::string()));
+  options.frozen.compute = frozen_dtype(config.value("frozen_compute", std::string()));
   return options;
 }
 

@@ -30,7 +30,7 @@ def steps(tmp_path_factory):
     folder = tmp_path_factory.mktemp("steps")
     done = run(folder, "h200.py", "--models", "tiny", "--steps", "2", "--warmup", "1", "--profile",
                "--lengths", "natural", "--systems", "floe W=1", "floe W=8", "floe W=8 checkpointed", "floe W=8 kept products",
-               "floe W=8 checkpointed offloaded", "floe W=8 int8", "floe W=8 fp8", "floe W=8 padded", "torch bf16",
+               "floe W=8 checkpointed offloaded", "floe W=8 int8", "floe W=8 fp8", "floe W=8 fp8 products", "floe W=8 padded", "torch bf16",
                "torch FSDP2 W=8", "torch FSDP2 W=8 checkpointed")
     assert done.returncode == 0, done.stdout + done.stderr
     return {row["system"]: row for row in results(folder, "h200")}, folder
@@ -60,7 +60,7 @@ def test_checkpointing_changes_no_loss_and_needs_less_memory(steps):
     assert rows["torch FSDP2 W=8 checkpointed"]["losses"] == pytest.approx(rows["torch FSDP2 W=8"]["losses"], abs=1e-3)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+@pytest.mark.parametrize("dtype", ["int8", "fp8", "fp8 products"])
 def test_frozen_weights_in_8_bits_halve_what_is_gathered_of_them(steps, dtype):
     row, plain = steps[0][f"floe W=8 {dtype}"], steps[0]["floe W=8"]
     assert row["gathered_bytes"] < plain["gathered_bytes"]

@@ -167,7 +167,8 @@ shard::PlannedGroup in_training(shard::PlannedGroup group) {
 }
 
 std::string stored(const shard::PlannedGroup& group) {
-  if (group.storage_dtype == group.param_dtype) return std::string(name_of(group.param_dtype));
+  if (group.storage_dtype == group.param_dtype || group.multiplied)
+    return std::string(name_of(group.storage_dtype));
   return str(name_of(group.storage_dtype), "→", name_of(group.param_dtype));
 }
 

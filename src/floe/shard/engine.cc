@@ -15,7 +15,9 @@
 
 #include "floe/batch/packed_batch.h"
 #include "floe/core/error.h"
+#include "floe/core/log.h"
 #include "floe/core/names.h"
+#include "floe/kernels/fp8_product.h"
 #include "floe/shard/engine_state.h"
 #include "floe/shard/group/fill.h"
 #include "floe/shard/pass/agreement.h"
@@ -48,6 +50,20 @@ void cast_buffers(torch::nn::Module& model, const MixedPrecision& mixed, c10::De
   }
 }
 
+// Products in 8 bits are asked for where they can be computed.
+void check_products(const ShardPlan& plan, c10::Device device) {
+  for (const PlannedGroup& group : plan.groups) {
+    if (!group.multiplied) continue;
+    const std::string why = kernels::why_no_fp8_products(device, group.param_dtype);
+    require<ConfigError>(why.empty(), "FrozenOptions::compute: fp8 ", why, "; leave it out");
+    if (device.is_cpu())
+      log::warn(
+          "products in fp8 are emulated on the CPU: their numbers are those of a GPU up to "
+          "the order of sums, their speed is not");
+    return;
+  }
+}
+
 at::TensorOptions doubles_on(c10::Device device) {
   return at::TensorOptions().dtype(at::kDouble).device(device);
 }
@@ -76,6 +92,7 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const Policy& policy, S
   // its own.
   for (const PlannedGroup& group : state_->plan.groups)
     state_->context.world->check_mesh(group.shard_size);
+  check_products(state_->plan, state_->context.device);
   compare_plans(agreed_lines(state_->plan, state_->options), *state_->context.world);
   for (const PlannedGroup& group : state_->plan.groups)
     state_->groups.push_back(
@@ -255,7 +272,9 @@ void Engine::remove_observer(Observer* observer) {
 MemoryInUse Engine::memory() const {
   MemoryInUse memory;
   for (const auto& group : state_->groups) {
-    const auto bytes = static_cast<std::int64_t>(group->slice().nbytes());
+    const auto bytes = static_cast<std::int64_t>(
+        group->slice().nbytes() +
+        (group->transposed().defined() ? group->transposed().nbytes() : 0));
     (group->plan().active      ? memory.trainable_slices
      : group->plan().trainable ? memory.resting_slices
                                : memory.frozen_slices) += bytes;

@@ -37,6 +37,13 @@ struct FrozenOptions {
   // Storage; null: MixedPrecision::param, else as they are. at::kChar or at::kFloat8_e4m3fn: frozen
   // matrices in 8 bits (see Note [Frozen matrices in 8 bits]), everything else as with null.
   std::optional<c10::ScalarType> dtype;
+  // at::kFloat8_e4m3fn: frozen matrices of floe's own linear layers are multiplied as they are
+  // stored, in 8 bits (see Note [Frozen matrices that are multiplied in 8 bits]); `dtype` is then
+  // null or the same. Null: values are computed with.
+  std::optional<c10::ScalarType> compute;
+
+  // What matrices are stored in; null as for `dtype`.
+  std::optional<c10::ScalarType> matrix_dtype() const { return compute ? compute : dtype; }
 };
 
 // Which modules are units. Each entry of `units` is a class name ("DecoderLayer") or, when it

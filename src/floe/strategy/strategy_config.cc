@@ -62,6 +62,17 @@ void describe(config::Schema<FrozenConfig>& s) {
       "Storage type of frozen parameters; null is mixed_precision.param. With int8 or fp8 the "
       "frozen weights of linear layers are stored and gathered in 8 bits, with one scale per row, "
       "and the rest as with null");
+  s.choice("compute", &C::compute, {"fp8"},
+           "With fp8, frozen linear layers multiply in 8 bits, forward and backward: their weights "
+           "stay as they are stored (dtype: fp8), and what comes in is brought to 8 bits row by "
+           "row; on a GPU from compute capability 8.9 on, emulated on the CPU. null: values are "
+           "computed with in mixed_precision.param");
+  s.check("compute", [](const C& c) -> std::string {
+    if (c.compute && c.dtype && c.dtype != c.compute)
+      return str("is ", name_of(*c.compute), ", but dtype is ", name_of(*c.dtype),
+                 "; what is multiplied in 8 bits is stored so: remove dtype");
+    return "";
+  });
   s.check("residency", [](const C& c) {
     if (c.residency == shard::Residency::automatic && !c.memory_budget)
       return "is auto, which needs a budget; set memory_budget beside it, such as 40GiB";
@@ -117,6 +128,10 @@ void describe(config::Schema<StrategyConfig>& s) {
         sharding.sliced_over != shard::SlicedOver::all_ranks)
       return str("has sharding: node, which has no effect beside ", sharding.name,
                  "; remove it, or choose full_shard or shard_grad_op");
+    if (c.frozen.compute && c.mixed_precision.param != DType::bf16)
+      return str("has compute: ", name_of(*c.frozen.compute),
+                 ", whose products give bf16, but mixed_precision.param is ",
+                 name_of(c.mixed_precision.param), "; set it to bf16, or remove compute");
     return "";
   });
   s.check("accumulate", [](const C& c) {

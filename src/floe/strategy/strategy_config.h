@@ -32,6 +32,10 @@ struct FrozenConfig {
   shard::FrozenSharding sharding = shard::FrozenSharding::all;
   std::optional<config::ByteSize> memory_budget;  // exactly with `auto`
   std::optional<DType> dtype;                     // storage; null = mixed_precision.param
+  std::optional<DType> compute;                   // of linear layers; null = mixed_precision.param
+
+  // What the weights of linear layers are stored in; null as for `dtype`.
+  std::optional<DType> matrix_dtype() const { return compute ? compute : dtype; }
 };
 void describe(config::Schema<FrozenConfig>& s);
 

@@ -23,7 +23,7 @@ constexpr std::array<std::pair<DType, c10::ScalarType>, 6> kTypes{
      {DType::f8_e4m3, at::kFloat8_e4m3fn}}};
 
 // Which key says what an option of the engine says.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kKeys{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kKeys{
     {{"Policy::units", "strategy.units"},
      {"ShardOptions::hybrid_shard_size", "strategy.hybrid_shard_size"},
      {"ShardOptions::activation_checkpointing", "strategy.activation_checkpointing"},
@@ -31,6 +31,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kKeys{
      {"ShardOptions::trainable", "train.trainable"},
      {"ShardOptions::sets", "phases"},
      {"FrozenOptions::dtype", "strategy.frozen.dtype"},
+     {"FrozenOptions::compute", "strategy.frozen.compute"},
+     {"MixedPrecision::param", "strategy.mixed_precision.param"},
+     {"ShardOptions::autocast", "precision.autocast"},
      {"FrozenOptions::memory_budget_bytes", "strategy.frozen.memory_budget"}}};
 
 int small(const char* key, std::int64_t value) {
@@ -92,6 +95,7 @@ shard::ShardOptions shard_options_of(const StrategyConfig& strategy) {
   if (strategy.frozen.memory_budget)
     options.frozen.memory_budget_bytes = strategy.frozen.memory_budget->bytes;
   if (strategy.frozen.dtype) options.frozen.dtype = scalar_type_of(*strategy.frozen.dtype);
+  if (strategy.frozen.compute) options.frozen.compute = scalar_type_of(*strategy.frozen.compute);
   options.accumulate = strategy.accumulate;
   // A recorded pass leaves nothing behind but slices of gradients.
   if (strategy.cuda_graphs) options.accumulate = shard::Accumulate::reduced;

@@ -260,15 +260,14 @@ void describe(config::Schema<RunConfig>& s) {
                ? "has every_epochs, but train.epochs is not set; use every_steps"
                : "";
   });
-  s.check("checkpoint", [](const C& c) {
-    const auto& frozen = c.strategy.frozen.dtype;
-    const bool eight_bit = frozen == DType::i8 || frozen == DType::f8_e4m3;
-    return eight_bit && c.checkpoint.content == checkpoint::Content::full
-               ? "has content: full, but strategy.frozen.dtype rounds frozen matrices to 8 bits; "
-                 "save with "
-                 "content: trainable, which names their files, and put both together with floe "
-                 "export"
-               : "";
+  s.check("checkpoint", [](const C& c) -> std::string {
+    const FrozenConfig& frozen = c.strategy.frozen;
+    const bool eight_bit =
+        frozen.matrix_dtype() == DType::i8 || frozen.matrix_dtype() == DType::f8_e4m3;
+    if (!eight_bit || c.checkpoint.content != checkpoint::Content::full) return "";
+    return str("has content: full, but strategy.frozen.", frozen.compute ? "compute" : "dtype",
+               " rounds frozen matrices to 8 bits; save with content: trainable, which names their "
+               "files, and put both together with floe export");
   });
 }
 

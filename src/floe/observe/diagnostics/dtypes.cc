@@ -40,8 +40,10 @@ void check(const std::string& what, c10::ScalarType real, const char* key, Wante
 void check_frozen(const shard::FlatGroup& group, const shard::ShardOptions& configured) {
   const auto stored = group.stored_dtype();
   const std::string what = str("frozen group '", group.name(), "' is stored");
-  Wanted wanted = configured.frozen.dtype;
-  const char* key = wanted ? "strategy.frozen.dtype" : kParam;
+  Wanted wanted = configured.frozen.matrix_dtype();
+  const char* key = configured.frozen.compute ? "strategy.frozen.compute"
+                    : wanted                  ? "strategy.frozen.dtype"
+                                              : kParam;
   bool matrices = false;
   for (std::size_t i = 0; i < group.plan().parameters.size(); ++i)
     matrices = matrices || group.parameter(i).is_matrix;
@@ -58,7 +60,8 @@ void check_group(const shard::FlatGroup& group, const shard::ShardOptions& confi
   const std::string name = str("group '", group.name(), "'");
   for (std::size_t i = 0; i < group.plan().parameters.size(); ++i)
     check(str("parameter '", group.parameter(i).name, "' of ", name, " computes"),
-          group.leaf(i).scalar_type(), kParam, mixed.param);
+          group.leaf(i).scalar_type(), group.plan().multiplied ? "strategy.frozen.compute" : kParam,
+          group.plan().multiplied ? configured.frozen.compute : mixed.param);
   if (group.plan().masters_away()) {
     check(str(name, ", which rests, is stored"), stored, kParam, mixed.param);
     const auto masters = group.values().scalar_type();

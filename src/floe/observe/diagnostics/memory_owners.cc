@@ -113,7 +113,7 @@ MemoryOwners memory_owners(const shard::Engine& engine, const std::vector<Optimi
     const bool host = in_host_memory(engine, group->plan());
     offloaded = offloaded || host;
     Owner& owner = parameters.of(group->plan());
-    add(owner, bytes_of(group->slice()), host);
+    add(owner, bytes_of(group->slice()) + bytes_of(group->transposed()), host);
     owner.host_bytes += group->stored_bytes();
     add(gradients, bytes_of(group->gradient()), host);
   }

@@ -70,7 +70,8 @@ std::string line_of(const StrategySettings& settings, const std::string& words,
 
 std::vector<std::string> precision_lines(const StrategySettings& settings) {
   const MixedPrecisionConfig& mixed = settings.strategy.mixed_precision;
-  const std::optional<DType>& frozen = settings.strategy.frozen.dtype;
+  const std::optional<DType>& compute = settings.strategy.frozen.compute;
+  const std::optional<DType> frozen = settings.strategy.frozen.matrix_dtype();
   const std::optional<DType>& autocast = settings.precision.autocast;
   std::vector<std::string> lines;
   const auto add = [&](const std::string& words, const std::string& key) {
@@ -85,7 +86,10 @@ std::vector<std::string> precision_lines(const StrategySettings& settings) {
                       name_of(*frozen), ", what else is frozen in ", name_of(mixed.param))
                 : str("what trains is stored in fp32, what is frozen in ",
                       name_of(frozen.value_or(mixed.param)), frozen ? "" : ", as it is gathered"),
-      "strategy.frozen.dtype");
+      compute ? "strategy.frozen.compute" : "strategy.frozen.dtype");
+  if (compute)
+    add(str("frozen linear layers multiply in ", name_of(*compute), ", forward and backward"),
+        "strategy.frozen.compute");
   add(autocast ? str("forwards run under autocast in ", name_of(*autocast),
                      "; it changes nothing of the above: strategy.mixed_precision wins")
                : "forwards run without autocast",

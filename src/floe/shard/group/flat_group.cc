@@ -9,18 +9,29 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
+#include "floe/kernels/fp8_product.h"
 #include "floe/nn/activations/host_store.h"
+#include "floe/nn/products/linear.h"
 
 namespace floe::shard {
 namespace {
 
-// A one-dimensional tensor over a storage that has its size but no memory.
-at::Tensor storage_without_memory(std::int64_t numel, c10::ScalarType dtype, c10::Device device) {
-  const auto bytes = static_cast<std::size_t>(numel) * c10::elementSize(dtype);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, device),
+// A one-dimensional tensor at the beginning of a storage that has a size but no memory.
+at::Tensor storage_without_memory(std::int64_t numel, c10::ScalarType dtype, std::int64_t bytes,
+                                  c10::Device device) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+                       at::DataPtr(nullptr, device),
                        /*allocator=*/nullptr, /*resizable=*/false);
   return at::empty({0}, at::TensorOptions().dtype(dtype).device(device))
       .set_(std::move(storage), 0, {numel}, {1});
+}
+
+// Elements of another dtype in the storage of a tensor, `offset` bytes from its beginning.
+at::Tensor part_of(const at::Tensor& tensor, std::int64_t offset, std::int64_t numel,
+                   c10::ScalarType dtype) {
+  const auto size = static_cast<std::int64_t>(c10::elementSize(dtype));
+  return at::empty({0}, tensor.options().dtype(dtype))
+      .set_(tensor.storage(), offset / size, {numel}, {1});
 }
 
 }  // namespace
@@ -35,8 +46,11 @@ FlatGroup::FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& 
       shard_rank_(mesh_.shard->rank()),
       gradients_(*this, context, mesh_) {
   const at::AutoGradMode grad_off(false);
-  slice_ = at::empty({plan_->eight_bit() ? plan_->slice_bytes() : plan_->layout.slice_numel()},
-                     slice_options());
+  slice_ = at::empty(
+      {plan_->eight_bit() ? plan_->eight_bit_slices.slice_bytes() : plan_->layout.slice_numel()},
+      slice_options());
+  if (plan_->transposed && plan_->in_place())
+    transposed_ = at::empty({plan_->layout.numel()}, slice_options());
   // Also of a set that drops its masters: what the files say is not forgotten before it has
   // trained.
   if (plan_->masters_away())
@@ -77,16 +91,23 @@ void FlatGroup::adopt_parameters() {
 
 void FlatGroup::make_views() {
   const at::AutoGradMode grad_off(false);
-  flat_ = plan_->in_place() ? slice_
-                            : storage_without_memory(plan_->layout.padded_numel(),
-                                                     plan_->param_dtype, context_.device);
+  if (!plan_->in_place())
+    flat_ = storage_without_memory(plan_->layout.padded_numel(),
+                                   plan_->multiplied ? plan_->storage_dtype : plan_->param_dtype,
+                                   plan_->gathered_bytes(), context_.device);
+  else if (plan_->multiplied)
+    flat_ = plan_->eight_bit_slices.codes(slice_).view(plan_->storage_dtype);
+  else
+    flat_ = slice_;
   enter(plan_->in_place() ? GroupState::in_place : GroupState::sliced);
   for (std::size_t i = 0; i < plan_->parameters.size(); ++i) {
     at::Tensor leaf = this->leaf(i);
     leaf.set_data(
         flat_.narrow(0, plan_->layout.offset(i), plan_->layout.numel(i)).view(parameter(i).shape));
     leaf.mutable_grad().reset();
+    nn::detach_codes(leaf);
   }
+  if (plan_->multiplied) attach_codes();
   if (plan_->in_place()) return;
   unreadable_ = c10::Storage(
       c10::Storage::use_byte_size_t(), static_cast<std::size_t>(plan_->gathered_bytes()),
@@ -97,6 +118,41 @@ void FlatGroup::make_views() {
           "while their unit runs; call modules as module(x) or nn::call(module, x), not "
           "module->forward(x)"));
   attach(nullptr);
+}
+
+void FlatGroup::attach_codes() {
+  const kernels::EightBitSlices& rows = plan_->eight_bit_slices;
+  const CodesLayout places = plan_->codes_layout();
+  flat_transposed_ = at::Tensor();
+  if (plan_->in_place()) {
+    flat_scales_ = rows.scales(slice_);
+    if (plan_->transposed) flat_transposed_ = transposed_.view(plan_->storage_dtype);
+  } else {
+    flat_scales_ = part_of(flat_, places.scales, rows.num_rows, at::kFloat);
+    if (plan_->transposed)
+      flat_transposed_ =
+          part_of(flat_, places.transposed, plan_->layout.numel(), plan_->storage_dtype);
+  }
+  for (std::size_t i = 0; i < plan_->parameters.size(); ++i) {
+    const std::vector<std::int64_t>& shape = parameter(i).shape;
+    nn::WeightCodes codes{flat_scales_.narrow(0, rows.matrices[i].rows_before, shape[0]), {}};
+    if (plan_->transposed)
+      codes.transposed = flat_transposed_.narrow(0, plan_->layout.offset(i), plan_->layout.numel(i))
+                             .view({shape[1], shape[0]});
+    nn::attach_codes(leaf(i), std::move(codes));
+  }
+}
+
+void FlatGroup::transpose(const at::Tensor& codes, const at::Tensor& out) const {
+  for (std::size_t i = 0; i < plan_->parameters.size(); ++i) {
+    const std::vector<std::int64_t>& shape = parameter(i).shape;
+    const auto matrix = [&](const at::Tensor& flat, std::int64_t rows, std::int64_t columns) {
+      return flat.view(at::kByte)
+          .narrow(0, plan_->layout.offset(i), plan_->layout.numel(i))
+          .view({rows, columns});
+    };
+    kernels::transpose_bytes(matrix(codes, shape[0], shape[1]), matrix(out, shape[1], shape[0]));
+  }
 }
 
 void FlatGroup::set_trainable(bool trainable) {
@@ -111,9 +167,9 @@ void FlatGroup::set_trainable(bool trainable) {
 // ---- sets ----
 
 void FlatGroup::values_changed() {
-  if (!masters_.defined()) return;
   const at::AutoGradMode grad_off(false);
-  slice_.copy_(masters_.values());
+  if (masters_.defined()) slice_.copy_(masters_.values());
+  if (transposed_.defined()) transpose(plan_->eight_bit_slices.codes(slice_), transposed_);
 }
 
 void FlatGroup::deactivate() {
@@ -159,7 +215,7 @@ void FlatGroup::rebind(std::size_t id, const PlannedGroup& plan, const ShardPlan
 void FlatGroup::forget_values() {
   accumulators_.clear();
   gradients_.forget_memory();
-  slice_ = flat_ = at::Tensor();
+  slice_ = transposed_ = flat_ = flat_scales_ = flat_transposed_ = at::Tensor();
   masters_.drop();
 }
 
@@ -210,6 +266,12 @@ void FlatGroup::begin_gather(std::string_view unit, bool ahead) {
 }
 
 void FlatGroup::make_values() {
+  if (plan_->multiplied) {
+    const at::AutoGradMode grad_off(false);
+    kernels::separate(plan_->eight_bit_slices, staging_, flat_.view(at::kByte), flat_scales_);
+    if (plan_->transposed) transpose(flat_, flat_transposed_);
+    return;
+  }
   kernels::from_eight_bit(plan_->eight_bit_slices, plan_->storage_dtype,
                           staging_.defined() ? staging_ : slice_, flat_);
 }

@@ -64,6 +64,9 @@ class FlatGroup {
   // This rank's slice in storage dtype [slice_numel]; the optimizer updates it, gathers read it. Of
   // a group in 8 bits: bytes [slice_bytes], codes and scales.
   const at::Tensor& slice() const { return slice_; }
+  // Beside it, of a group that is multiplied in 8 bits and whole on this rank: the transposed codes
+  // of all matrices, or undefined.
+  const at::Tensor& transposed() const { return transposed_; }
   // What its numbers are stored as.
   c10::ScalarType stored_dtype() const {
     return plan_->eight_bit() ? plan_->storage_dtype : slice_.scalar_type();
@@ -138,6 +141,10 @@ class FlatGroup {
   void attach(void* data);
   // Of a group in 8 bits: from codes and scales to what the parameters view.
   void make_values();
+  // Of a group that is multiplied in 8 bits: gives each parameter its scales and transposed codes.
+  void attach_codes();
+  // From codes in flat order to transposed ones, each matrix at its place.
+  void transpose(const at::Tensor& codes, const at::Tensor& out) const;
   void give_back_staging();
   void release(std::string_view unit);
   at::Tensor gathered(const at::Tensor& slice, const char* what);
@@ -150,9 +157,11 @@ class FlatGroup {
   int shard_rank_;
 
   at::Tensor slice_;
+  at::Tensor transposed_;
   OffloadableSlice masters_;  // in the store, while they are apart from `slice_`
-  at::Tensor flat_;           // [padded] over the persistent storage
-  c10::Storage unreadable_;   // under the parameters while the group is sliced
+  at::Tensor flat_;           // [padded] over the persistent storage, which may be longer
+  at::Tensor flat_scales_, flat_transposed_;  // in it, of a group that is multiplied in 8 bits
+  c10::Storage unreadable_;                   // under the parameters while the group is sliced
   std::vector<nn::NodePtr> accumulators_;
   std::int64_t references_at_rest_ = 0;
   GroupState state_ = GroupState::sliced;

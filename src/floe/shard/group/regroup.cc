@@ -18,8 +18,9 @@ namespace {
 // The new plan has the group as it is.
 bool stays(const PlannedGroup& before, const PlannedGroup& after) {
   return before.parameters == after.parameters && before.shard_size == after.shard_size &&
-         before.storage_dtype == after.storage_dtype &&
-         before.masters_away() == after.masters_away() && before.offloaded == after.offloaded;
+         before.storage_dtype == after.storage_dtype && before.multiplied == after.multiplied &&
+         before.transposed == after.transposed && before.masters_away() == after.masters_away() &&
+         before.offloaded == after.offloaded;
 }
 
 // The group's slice out of the codes and scales of all of `old`, which has all its parameters.

@@ -48,7 +48,17 @@ std::int64_t slice_granule(const PlannedGroup& group) {
 
 }  // namespace
 
+CodesLayout PlannedGroup::codes_layout() const {
+  CodesLayout codes;
+  codes.scales = layout.padded_numel();
+  codes.transposed = codes.scales + round_up(eight_bit_slices.num_rows * element_size(at::kFloat),
+                                             kSliceAlignment);
+  codes.bytes = codes.transposed + (transposed ? layout.numel() : 0);
+  return codes;
+}
+
 std::int64_t PlannedGroup::gathered_bytes() const {
+  if (multiplied) return in_place() ? 0 : codes_layout().bytes;
   return in_place() ? 0 : layout.padded_numel() * element_size(param_dtype);
 }
 
@@ -61,7 +71,8 @@ std::int64_t PlannedGroup::staging_bytes() const {
 }
 
 std::int64_t PlannedGroup::slice_bytes() const {
-  if (eight_bit()) return eight_bit_slices.slice_bytes();
+  if (eight_bit())
+    return eight_bit_slices.slice_bytes() + (transposed && in_place() ? layout.numel() : 0);
   return layout.slice_numel() * element_size(storage_dtype);
 }
 
@@ -174,8 +185,9 @@ std::vector<std::string> ShardPlan::lines() const {
       result.push_back(str(
           "group '", group.name, "': ", name_of(group.strategy), group.resident ? " resident" : "",
           ", ", group.layout.numel(), " elements over ", group.shard_size, " ranks, stored ",
-          c10::toString(group.storage_dtype), ", gathered ", c10::toString(group.param_dtype),
-          ", reduced ", c10::toString(group.reduce_dtype)));
+          c10::toString(group.storage_dtype), ", gathered ",
+          group.multiplied ? "as codes for products" : c10::toString(group.param_dtype),
+          group.transposed ? " both ways" : "", ", reduced ", c10::toString(group.reduce_dtype)));
       for (const std::size_t p : group.parameters)
         result.push_back(str("parameter '", parameters[p].name, "' of shape [",
                              join(parameters[p].shape), "]",

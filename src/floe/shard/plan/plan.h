@@ -21,6 +21,22 @@
 // the gather; the second goes back when the unit begins. A group that every rank holds whole needs
 // no second buffer. What some set trains is never stored so, nor are embeddings, heads, tied
 // weights, norms and biases.
+//
+// Note [Frozen matrices that are multiplied in 8 bits]
+// With FrozenOptions::compute fp8 those of them that a module of floe's own multiplies with
+// (nn::Module::multiplies), and whose sides are multiples of 16, are again groups of their own:
+// their parameters are codes (Note [Weights that are codes]), no values are ever made. All others,
+// those of foreign modules among them, are as with FrozenOptions::dtype fp8.
+//   - Sliced or offloaded: a gather brings the slices into the second buffer, as above, and from
+//     there codes, the scales of all rows and, where some set's backward comes through the group,
+//     the transposed codes are laid out in the first (CodesLayout). That is N bytes, or 2N with
+//     transposed codes: half of bf16, or as much.
+//   - Whole on this rank: the slice is codes and scales already, so the parameters are views of it,
+//     always (GroupState::in_place); transposed codes lie beside it. Nothing is gathered or made.
+// Whether backward comes through is the plan's closed formula, over all sets: a phase changes no
+// layout. Where the formula says no and backward comes all the same, nn::linear transposes for that
+// one product. A set that is added later (Engine::set_trainable) and trains such a matrix divides
+// its group as it does others in 8 bits: masters are read from the files again.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -54,10 +70,18 @@ struct PlannedParameter {
   bool used_twice = false;              // by several modules
   bool read_in_backward = true;         // its modules' backward reads it
   bool is_matrix = false;               // of one linear layer: what 8 bits are for
+  bool multiplies = false;              // and its module can multiply with codes
   at::Tensor tensor;
   const nn::Init* init = nullptr;
 
   bool trains_in(std::size_t set) const { return sets >> set & 1; }
+};
+
+// Where a gathered group of codes has what, in bytes.
+struct CodesLayout {
+  std::int64_t scales = 0;      // fp32, of all rows; the codes begin at 0
+  std::int64_t transposed = 0;  // codes, each matrix at its offset in the flat layout
+  std::int64_t bytes = 0;
 };
 
 struct PlannedGroup {
@@ -80,14 +104,17 @@ struct PlannedGroup {
   bool needed_in_backward = true;  // by the closed formula; the engine looks at the graph
   FlatLayout layout;
   kernels::EightBitSlices eight_bit_slices;  // of a group that is stored in 8 bits
+  bool multiplied = false;                   // in 8 bits, as it is stored: its parameters are codes
+  bool transposed = false;                   // ... and backward comes through them in some set
 
   bool eight_bit() const {
     return !trainable && storage_dtype != param_dtype && kernels::is_eight_bit(storage_dtype);
   }
+  CodesLayout codes_layout() const;     // of a group that is multiplied in 8 bits
   std::int64_t gathered_bytes() const;  // 0 when nothing has to be gathered
   std::int64_t moved_bytes() const;     // by one gather: what it brings together
   std::int64_t staging_bytes() const;   // beside the gathered values, until they are made
-  std::int64_t slice_bytes() const;
+  std::int64_t slice_bytes() const;     // with the transposed codes that lie beside it
   std::int64_t gradient_bytes() const;  // the reduction's input; 0 for what does not train now
   bool trains_in(std::size_t set) const { return sets >> set & 1; }
   // Whether masters and averages are off the device while it rests.
@@ -95,8 +122,11 @@ struct PlannedGroup {
   // Resting, with its masters elsewhere: the slices have the gathered dtype.
   bool masters_away() const { return trainable && storage_dtype != master_dtype; }
   bool keep_until_backward() const { return entry_of(strategy).keep_until_backward; }
-  // The slice is the whole and has the gathered dtype: parameters are views of it, always.
-  bool in_place() const { return shard_size == 1 && storage_dtype == param_dtype && !offloaded; }
+  // The slice is the whole and has the form that is computed with: parameters are views of it,
+  // always.
+  bool in_place() const {
+    return shard_size == 1 && (storage_dtype == param_dtype || multiplied) && !offloaded;
+  }
 };
 
 struct PlannedUnit {

@@ -8,6 +8,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/names.h"
+#include "floe/kernels/fp8_product.h"
 #include "floe/nn/module.h"
 #include "floe/shard/plan/plan.h"
 
@@ -77,6 +78,15 @@ bool is_matrix(const nn::NamedParameter& p) {
          (local == "weight" && nn::class_name(*p.owners.front()) == "Linear");
 }
 
+// Whether its module multiplies with it and can do so in 8 bits.
+bool multiplies(const nn::NamedParameter& p) {
+  const auto* owner = dynamic_cast<const nn::Module*>(p.owners.front());
+  const std::string local = p.name.substr(p.name.rfind('.') + 1);
+  return is_matrix(p) && owner && owner->multiplies(local) &&
+         p.tensor.size(0) % kernels::kProductAlignment == 0 &&
+         p.tensor.size(1) % kernels::kProductAlignment == 0;
+}
+
 class Planner {
  public:
   Planner(torch::nn::Module& root, const Policy& policy, const ShardOptions& options,
@@ -89,10 +99,12 @@ class Planner {
   }
 
   ShardPlan make() {
+    check_frozen_options();
     find_parameters();
     choose_units();
     make_groups();
     find_checkpointed();
+    choose_transposed();
     plan_.activate(0);
     choose_residents(plan_, options_.frozen);
     check_units();
@@ -124,6 +136,7 @@ class Planner {
             return !own || own->weights_in_backward();
           });
       planned.is_matrix = is_matrix(p);
+      planned.multiplies = multiplies(p);
       planned.tensor = p.tensor;
       planned.init = p.init;
       owners_.push_back(p.owners);
@@ -253,6 +266,7 @@ class Planner {
       group.storage_dtype = group.master_dtype;
     else
       group.storage_dtype = floating ? frozen_dtype(p, group.param_dtype) : p.dtype;
+    group.multiplied = options_.frozen.compute && p.multiplies && group.eight_bit();
     group.reduce_dtype = mixed.reduce.value_or(group.param_dtype);
     group.shard_size = shard_size_of(group.strategy, p.trainable);
     group.offloaded = options_.cpu_offload;
@@ -262,18 +276,51 @@ class Planner {
   }
 
   c10::ScalarType frozen_dtype(const PlannedParameter& p, c10::ScalarType param_dtype) const {
-    const auto dtype = options_.frozen.dtype.value_or(param_dtype);
+    const auto dtype = options_.frozen.matrix_dtype().value_or(param_dtype);
     const bool can = p.is_matrix && param_dtype != at::kDouble;
     return kernels::is_eight_bit(dtype) && !can ? param_dtype : dtype;
   }
 
+  void check_frozen_options() const {
+    const auto &dtype = options_.frozen.dtype, &compute = options_.frozen.compute;
+    if (!compute) return;
+    require<ConfigError>(*compute == at::kFloat8_e4m3fn, "FrozenOptions::compute cannot be ",
+                         c10::toString(*compute), "; choose fp8, or leave it out");
+    require<ConfigError>(!dtype || dtype == compute, "FrozenOptions::compute is fp8, but ",
+                         "FrozenOptions::dtype is ", c10::toString(dtype.value_or(at::kFloat)),
+                         "; what is multiplied in fp8 is stored so: leave one of the two out");
+    require<ConfigError>(!options_.autocast,
+                         "FrozenOptions::compute is fp8, which autocast knows nothing of; leave "
+                         "ShardOptions::autocast out and set MixedPrecision::param");
+    require<ConfigError>(!options_.watch_operators,
+                         "FrozenOptions::compute is fp8, but watched operators cannot tell when "
+                         "codes are read; leave ShardOptions::watch_operators out and make foreign "
+                         "modules nn::Hooked<...>");
+  }
+
+  // Backward through a product needs the transposed codes; which set comes through must not matter
+  // to how the group is laid out.
+  void choose_transposed() {
+    for (std::size_t set = 0; set < plan_.sets.size(); ++set) {
+      plan_.activate(set);
+      for (PlannedGroup& group : plan_.groups)
+        if (group.multiplied && group.needed_in_backward) group.transposed = true;
+    }
+  }
+
   // Whoever asks for 8 bits gets them somewhere.
   void check_eight_bit() const {
-    const auto& dtype = options_.frozen.dtype;
+    const auto dtype = options_.frozen.matrix_dtype();
     if (!dtype) return;
     require<ConfigError>(at::isFloatingType(*dtype) || *dtype == at::kChar,
                          "FrozenOptions::dtype cannot be ", c10::toString(*dtype),
                          "; choose fp32, bf16, fp16, int8 or fp8");
+    if (options_.frozen.compute && !before_)
+      require<ConfigError>(
+          std::any_of(plan_.groups.begin(), plan_.groups.end(),
+                      [](const PlannedGroup& group) { return group.multiplied; }),
+          "FrozenOptions::compute is fp8, but no linear layer of floe's own with sides that are "
+          "multiples of 16 is frozen in all phases; freeze some, or leave it out");
     // A set that is added later may take the last of them.
     if (!kernels::is_eight_bit(*dtype) || before_) return;
     require<ConfigError>(std::any_of(plan_.groups.begin(), plan_.groups.end(),
@@ -291,7 +338,8 @@ class Planner {
   }
 
   void make_groups() {
-    std::map<std::tuple<std::vector<std::size_t>, std::uint64_t, int, int, int>, std::size_t> known;
+    std::map<std::tuple<std::vector<std::size_t>, std::uint64_t, int, int, int, bool>, std::size_t>
+        known;
     check_unit_strategies();
     for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
       const auto& p = plan_.parameters[i];
@@ -301,8 +349,9 @@ class Planner {
         if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
       }
       PlannedGroup blank = blank_group(p, units);
-      const auto key = std::make_tuple(units, p.sets, static_cast<int>(blank.storage_dtype),
-                                       static_cast<int>(blank.param_dtype), blank.shard_size);
+      const auto key =
+          std::make_tuple(units, p.sets, static_cast<int>(blank.storage_dtype),
+                          static_cast<int>(blank.param_dtype), blank.shard_size, blank.multiplied);
       const auto [place, is_new] = known.emplace(key, plan_.groups.size());
       if (is_new) {
         blank.name = str(plan_.units[units.front()].label(), units.size() > 1 ? " tied" : "", " ",
@@ -323,6 +372,7 @@ class Planner {
   // A unit's frozen matrices stand beside what else is frozen in it.
   static const char* eight_bit_suffix(const PlannedGroup& group) {
     if (!group.eight_bit()) return "";
+    if (group.multiplied) return " fp8 products";
     return group.storage_dtype == at::kChar ? " int8" : " fp8";
   }
 
