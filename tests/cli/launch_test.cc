@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -135,6 +136,21 @@ TEST(Launch, ASecondSigintEndsRanksThatDoNotReact) {
   const Outcome r = run(options);
   EXPECT_EQ(r.result.exit_code(), 128 + SIGKILL);
   EXPECT_LT(r.seconds, 20);
+}
+
+// A scheduler may signal the launcher again when the ranks have ended and it is about to.
+TEST(Launch, ASignalAfterTheEndDoesNotChangeTheExitCode) {
+  LaunchOptions options =
+      shell(1, "trap 'exit 75' TERM; kill -TERM $PPID; while true; do sleep 0.05; done");
+  options.last = true;
+  options.kill_after = std::chrono::minutes(1);
+  EXPECT_EXIT(
+      {
+        const LaunchResult result = launch(options);
+        raise(SIGTERM);
+        std::_Exit(result.exit_code());
+      },
+      testing::ExitedWithCode(75), "");
 }
 
 // A thread of the launching process (a GPU driver has some) may be the one that gets SIGCHLD, and

@@ -45,7 +45,8 @@ ElasticResult launch_here(const ElasticOptions& options) {
 // This host's part of a job on several.
 class Agent final : public Companion {
  public:
-  explicit Agent(const ElasticOptions& options) : options_(options), meeting_(*options.meeting) {
+  explicit Agent(const ElasticOptions& options)
+      : options_(options), meeting_(*options.meeting), signals_(options.ranks.last) {
     own_.version = kVersion;
     own_.host = host_name();
     own_.command = join(options.ranks.command, " ");

@@ -16,7 +16,7 @@ LaunchResult launch(const LaunchOptions& options) {
   require<ConfigError>(!options.command.empty(), "there is no program to launch");
   require<ConfigError>(options.num_ranks >= 1, "the number of ranks must be at least 1, got ",
                        options.num_ranks);
-  SignalReader signals;
+  SignalReader signals(options.last);
   return Launcher(options, signals, nullptr).run();
 }
 

@@ -28,6 +28,7 @@ struct LaunchOptions {
   std::chrono::milliseconds grace{30'000};      // from the first failure to SIGTERM
   std::chrono::milliseconds kill_after{5'000};  // from SIGTERM to SIGKILL
   bool prefix = true;                           // "[rank] " in front of each line of output
+  bool last = false;                            // the process ends soon after; see SignalReader
   std::vector<std::pair<std::string, std::string>> environment;  // for every rank; wins
 
   // Of a job on several hosts: which of its ranks are on this one, and where they meet.

@@ -10,7 +10,7 @@
 
 namespace floe::launch {
 
-SignalReader::SignalReader() {
+SignalReader::SignalReader(bool last) : last_(last) {
   sigset_t wanted;
   sigemptyset(&wanted);
   sigaddset(&wanted, SIGCHLD);
@@ -28,12 +28,17 @@ SignalReader::SignalReader() {
 
 SignalReader::~SignalReader() {
   while (next()) continue;
+  if (last_ && asked_to_end_)
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 int SignalReader::next() {
   signalfd_siginfo info;
-  return read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  if (read(fd_.get(), &info, sizeof info) != sizeof info) return 0;
+  const int number = static_cast<int>(info.ssi_signo);
+  asked_to_end_ = asked_to_end_ || number == SIGINT || number == SIGTERM || number == SIGHUP;
+  return number;
 }
 
 }  // namespace floe::launch

@@ -8,10 +8,12 @@
 namespace floe::launch {
 
 // For as long as it lives, SIGCHLD and the signals that ask for something are blocked and wait
-// here. What nohup and the like ignore stays ignored.
+// here. What nohup and the like ignore stays ignored. With `last` the process ends soon after: once
+// a signal has asked for the end, another one (a scheduler tells everybody, some of them twice)
+// does not change the exit code any more.
 class SignalReader {
  public:
-  SignalReader();
+  explicit SignalReader(bool last = false);
   ~SignalReader();
   SignalReader(const SignalReader&) = delete;
   SignalReader& operator=(const SignalReader&) = delete;
@@ -24,6 +26,7 @@ class SignalReader {
 
  private:
   sigset_t before_{};
+  bool last_, asked_to_end_ = false;
   UniqueFd fd_;
 };
 

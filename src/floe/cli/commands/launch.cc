@@ -62,6 +62,7 @@ launch::LaunchOptions ranks_of(const Options& given) {
   if (const auto ranks = given.value("-n")) options.num_ranks = number("-n", *ranks, 1, 4096);
   options.grace = seconds_of(given, "--grace", options.grace);
   options.prefix = !given.has("--no-prefix");
+  options.last = true;
   for (const std::string& text : given.values("--env"))
     options.environment.push_back(variable(text));
   require<ConfigError>(options.num_ranks > 0, "launch: say how many ranks to start: -n N");
