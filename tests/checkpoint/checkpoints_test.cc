@@ -22,6 +22,7 @@
 #include "floe/optim/ema.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
+#include "floe/shard/group/flat_group.h"
 #include "tests/support/few_descriptors.h"
 
 namespace floe::checkpoint::checkpoints_test {
@@ -96,6 +97,22 @@ TEST_F(OwnLoop, WhatGoesInComesOut) {
   Checkpoints elsewhere(*third, {.folder = folder_ + "/elsewhere"});
   EXPECT_EQ(elsewhere.resume_from((saved / "step_2").string()).step, 2);
   EXPECT_TRUE(at::equal(weight(*engine), weight(*third)));
+}
+
+// The loop goes on while it is written, and changes everything.
+TEST_F(OwnLoop, WhatIsSavedIsOfTheMomentOfTheSave) {
+  const auto engine = make_engine(1);
+  const at::Tensor before = weight(*engine);
+  {
+    Checkpoints checkpoints(*engine, {.folder = folder_});
+    checkpoints.save(1, {});
+    for (const auto& group : engine->trainable_groups()) group->slice().zero_();
+    checkpoints.wait();
+  }
+  ASSERT_FALSE(at::equal(weight(*engine), before));
+  const auto other = make_engine(2);
+  ASSERT_TRUE(Checkpoints(*other, {.folder = folder_}).resume());
+  EXPECT_TRUE(at::equal(weight(*other), before));
 }
 
 // A good checkpoint that cannot be looked at is not passed over: the run would go on from an older

@@ -190,6 +190,11 @@ def test_keep_and_keep_best(tmp_path):
     assert kept == {"last", "step_8", "step_9", *(f"step_{step}" for step in best)}
 
 
+def test_a_file_goes_with_its_manifest(tmp_path):
+    runs.run(1, run=tmp_path, steps=3, save_every=1, keep=1, layout="full")
+    assert {path.name for path in folder_of(tmp_path).iterdir()} == {"last", "step_3.pt", "step_3.pt.floe.json"}
+
+
 def test_asynchronous_saves_end_in_order(tmp_path, unbroken):
     run = runs.run(2, run=tmp_path, steps=9, save_every=1, keep=9, **{"async": 1})
     saved = [int(step) for step in re.findall(r"saved step (\d+) to", run.log)]

@@ -130,7 +130,11 @@ def test_a_file_in_openflamingos_layout(world, strategy, tmp_path):
     optimizer.load_state_dict(file["optimizer_state_dict"])
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     scheduler.load_state_dict(file["lr_scheduler_state_dict"])
-    assert scheduler.last_epoch == 3
+    theirs = torch.optim.lr_scheduler.LambdaLR(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]), lambda step: 1.0)
+    for _ in range(3):
+        theirs.optimizer.step()
+        theirs.step()
+    assert (scheduler.last_epoch, scheduler._step_count) == (theirs.last_epoch, theirs._step_count) == (3, 4)
     for name in names:
         assert np.array_equal(file["model_state_dict"][name].numpy(), dump["model", name])
         for part in ("exp_avg", "exp_avg_sq", "step"):

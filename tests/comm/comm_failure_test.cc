@@ -1,10 +1,15 @@
 // Ranks that do not come, do not answer or die: everybody else finds out, in time, and says where.
 #include <ATen/ATen.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <sstream>
 #include <thread>
+#include <vector>
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
@@ -206,6 +211,63 @@ TEST(Killed, WhileItIsBeingSentTo) {
   EXPECT_TRUE(has(text, "the connection to rank 1 is lost") || has(text, "rank 1 has failed"))
       << text;
   EXPECT_LT(clock.seconds(), 10);
+}
+
+// The connections of this process to other ranks; those to the store stay out.
+std::vector<int> connections() {
+  const auto store = std::strtol(std::getenv("MASTER_PORT"), nullptr, 10);
+  std::vector<int> found;
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_in own{}, other{};
+    socklen_t own_size = sizeof(own), other_size = sizeof(other);
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0) continue;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) != 0) continue;
+    // The ports of an IPv6 address lie at the same place.
+    if (ntohs(own.sin_port) != store && ntohs(other.sin_port) != store) found.push_back(fd);
+  }
+  return found;
+}
+
+// The same, but rank 1 lives on, if only just: its connection ends, and no control plane tells.
+TEST(Lost, WhileItIsBeingSentTo) {
+  if (!test::is_rank()) {
+    const auto outcome = test::start_ranks("Lost", "WhileItIsBeingSentTo", 2, 40s);
+    EXPECT_EQ(outcome.exit_codes[0], 0) << outcome.outputs[0];
+    EXPECT_EQ(outcome.exit_codes[1], 128 + SIGKILL) << outcome.outputs[1];
+    return;
+  }
+  auto world = join_with(120s);
+  const at::Tensor large = at::ones({64 << 20}, at::kByte);
+  if (world->rank() == 1) {
+    const Work arriving = world->group()->broadcast(large, 0, "large");
+    std::this_thread::sleep_for(300ms);  // the worker has begun to receive
+    const auto sockets = connections();
+    ASSERT_FALSE(sockets.empty());
+    sigset_t asked;
+    sigemptyset(&asked);
+    sigaddset(&asked, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &asked, nullptr);
+    const pid_t helper = fork();
+    if (helper == 0) {  // ends the connections of its parent, which has stopped
+      const timespec limit{60, 0};
+      if (sigtimedwait(&asked, nullptr, &limit) == SIGUSR1)
+        for (const int fd : sockets) shutdown(fd, SHUT_RDWR);
+      _exit(0);
+    }
+    world->publish("pids", str(getpid(), " ", helper));
+    raise(SIGSTOP);
+  }
+  pid_t stopped = 0, helper = 0;
+  std::istringstream(world->lookup("pids", 20s).value()) >> stopped >> helper;
+  std::this_thread::sleep_for(300ms);  // it has stopped
+  Work leaving = world->group()->broadcast(large, 0, "large");
+  std::this_thread::sleep_for(300ms);  // the connection is full
+  ASSERT_EQ(kill(helper, SIGUSR1), 0);
+  const Clock clock;
+  const std::string text = comm_error([&] { leaving.wait(); });
+  EXPECT_TRUE(has(text, "the connection to rank 1 is lost")) << text;
+  EXPECT_LT(clock.seconds(), 10);
+  EXPECT_EQ(kill(stopped, SIGKILL), 0);
 }
 
 TEST(Killed, AllGather) { one_is_killed("AllGather", 0); }

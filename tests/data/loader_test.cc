@@ -96,6 +96,22 @@ TEST(Loader, FlipsWholeBatchesAsTheReferenceOrSamplesWhenCorrected) {
   }
 }
 
+// With one shard only the shuffle can change the order.
+TEST(Loader, EveryEpochIsShuffledAnew) {
+  const auto shards = laion_shards(1, 40);
+  DataConfig config = laion_config(shards->pattern(), 1);
+  config.shuffle = {30, 20, {kMiB}};
+  config.block<LaionConfig>()->num_samples = 40;
+  Loader loader(config, context());
+  std::set<std::vector<std::string>> orders;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    const auto keys = keys_of(loader, 40);
+    EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), 40U);
+    orders.insert(keys);
+  }
+  EXPECT_EQ(orders.size(), 3U);
+}
+
 TEST(Loader, WorkersTakeTurnsOverTheirOwnShards) {
   const auto shards = laion_shards(8, 4);
   DataConfig config = laion_config(shards->pattern(), 2);

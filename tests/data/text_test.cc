@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "floe/data/sources/text_files.h"
 #include "tests/data/loader_corpus.h"
 
@@ -168,6 +170,33 @@ TEST(Text, ResumesInTheMiddleOfADocument) {
         ASSERT_EQ(fingerprint(again.next()), expected[i]) << begin << " " << i;
     }
   }
+}
+
+// What it has given of the document is known to one stream alone, so the others get it whole.
+TEST(Text, ADocumentThatWasCutComesAgainWholeOnOtherRanks) {
+  test::Scratch folder;
+  for (int i = 0; i < 2; ++i) folder.write(std::to_string(i) + ".jsonl", jsonl(i, 20));
+  const DataConfig config = text_config(folder.path("{0..1}.jsonl"), 5);
+  Loader loader(config, context());
+  const auto begun = loader.next().sources[0].ids;
+  const nlohmann::json state = loader.state().save();
+  std::vector<std::int64_t> cut;
+  for (int i = 0; i < 2; ++i) {
+    const auto first = tokens_of(document(i, 0));
+    if (std::equal(begun.begin(), begun.end(), first.begin())) cut = first;
+  }
+  ASSERT_GT(cut.size(), begun.size());
+  int times = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    Loader other(config, context(rank, 2), std::span(&state, 1));
+    std::vector<std::int64_t> given;
+    for (int step = 0; step < 16; ++step) {  // a fraction of the pass
+      const auto ids = other.next().sources[0].ids;
+      given.insert(given.end(), ids.begin(), ids.end());
+    }
+    times += std::search(given.begin(), given.end(), cut.begin(), cut.end()) != given.end();
+  }
+  EXPECT_EQ(times, 1);
 }
 
 TEST(Text, TooLittleTextIsAnError) {

@@ -1,6 +1,9 @@
 // The blocks of a plan and what becomes of `strategy:`.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "floe/strategy/strategy_options.h"
 #include "tests/config/expect_error.h"
 #include "tests/plan/planned.h"
@@ -108,6 +111,25 @@ TEST(StrategyOptions, WhatTheEngineRefusesIsSaidInTheWordsOfTheConfiguration) {
   } catch (const ConfigError& e) {
     EXPECT_STREQ(e.what(),
                  "strategy.hybrid_shard_size 3 does not divide the 4 ranks; choose one that does");
+  }
+}
+
+// Who keeps its state needs it whole, whatever another set says that shares some parameters.
+TEST(PlannedSets, AParameterOfTwoSetsRestsAsTheMilderOneSays) {
+  models::Transformer model({});
+  using shard::Rest;
+  for (const auto& [first, second] :
+       {std::pair{Rest::keep, Rest::drop}, {Rest::drop, Rest::offload}}) {
+    shard::ShardOptions options;
+    options.sets = {{"some", {"norm.*"}, first}, {"all", {"*"}, second}};
+    const auto plan = shard::make_plan(model, {}, options, 2);
+    int shared = 0;
+    for (const auto& group : plan.groups) {
+      const bool of_both = std::popcount(group.sets) == 2;
+      shared += of_both;
+      EXPECT_EQ(group.rest, of_both ? std::min(first, second) : second);
+    }
+    EXPECT_EQ(shared, 1);
   }
 }
 

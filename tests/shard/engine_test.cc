@@ -307,6 +307,8 @@ TEST_RANKS(Models, UnitsMayBeSkippedOnAllRanks, 2) {
                 i != skipped);
     optimizer.step(1e-2);
     engine->clear_gradients();
+    // Nor does what was gathered ahead, because it came next in the step before, stay.
+    EXPECT_EQ(engine->memory().pool_used, 0) << step;
     for (int i = 0; i < 3; ++i) {
       const std::string name = "part" + std::to_string(i) + ".weight";
       EXPECT_EQ(engine->full_parameter(name).equal(before.at(name)), i == skipped) << name;
@@ -349,6 +351,29 @@ TEST(Precision, DtypesOfShardsParametersGradientsAndBuffers) {
     if (group->gradient().defined()) {
       EXPECT_EQ(group->gradient().scalar_type(), at::kFloat);
     }
+  }
+}
+
+struct OneMatrix : nn::Module {
+  OneMatrix() { layer = child<nn::Linear>("layer", 4, 4); }
+  at::Tensor forward(const at::Tensor& x) { return layer(x); }
+  nn::Ptr<nn::Linear> layer;
+};
+
+// The gradients of the ranks are 1 and 2^-10, whose sum bf16 cannot hold.
+TEST_RANKS(Precision, GradientsAreReducedInADtypeOfTheirOwn, 2) {
+  const auto world = test::join_world();
+  for (const bool fp32 : {false, true}) {
+    auto model = std::make_shared<OneMatrix>();
+    auto options = options_for(world);
+    options.mixed_precision.param = at::kBFloat16;
+    if (fp32) options.mixed_precision.reduce = at::kFloat;
+    const auto engine = shard::fully_shard(model, {.units = {"Linear"}}, options);
+    const double own = world->rank() == 0 ? 1 : 1.0 / 1024;
+    nn::call(*model, at::full({1, 4}, own).to(world->device())).sum().backward();
+    const at::Tensor gradient = engine->full_gradient("layer.weight").cpu().to(at::kDouble);
+    const double expected = fp32 ? (1 + 1.0 / 1024) / 2 : 0.5;
+    EXPECT_TRUE(gradient.equal(at::full({4, 4}, expected, at::kDouble))) << gradient;
   }
 }
 
@@ -620,6 +645,33 @@ struct Fragile : nn::Module {
   nn::Ptr<nn::Linear> a, b;
   bool breaks = false;
 };
+
+struct Branch : nn::Module {
+  Branch() {
+    a = child<nn::Linear>("a", 8, 8);
+    b = child<nn::Linear>("b", 8, 8);
+  }
+  at::Tensor forward(const at::Tensor& x) { return both ? b(a(x)) : a(x); }
+  nn::Ptr<nn::Linear> a, b;
+  bool both = true;
+};
+
+// Its group is reduced all the same, from a buffer in which the step before was.
+TEST_RANKS(Backward, AParameterThatWasNotUsedHasAGradientOfZeros, 2) {
+  const auto world = test::join_world();
+  auto model = std::make_shared<Branch>();
+  const auto engine = shard::fully_shard(model, {}, options_for(world));
+  const at::Tensor x = at::ones({1, 8}).to(world->device());
+  for (const bool both : {true, false}) {
+    model->both = both;
+    nn::call(*model, x).sum().backward();
+    EXPECT_GT(engine->full_gradient("a.weight").abs().min().item<double>(), 0);
+    const double largest = engine->full_gradient("b.weight").abs().max().item<double>();
+    EXPECT_EQ(largest > 0, both) << largest;
+    EXPECT_TRUE(engine->agree().finite);
+    engine->clear_gradients();
+  }
+}
 
 TEST(Backward, ABrokenPassCanBeAbandoned) {
   auto model = std::make_shared<Fragile>();

@@ -268,6 +268,15 @@ def test_a_loss_scale_that_is_too_large_is_halved_until_it_fits(train, golden):
     assert run.values("loss_scale")[0] < 1e9
 
 
+def test_a_resumed_run_has_the_loss_scale_it_had_and_knows_what_was_skipped(train, golden):
+    words = ("strategy.mixed_precision.param=fp16", "precision.loss_scale=1e9", "train.schedule={type: constant, warmup_steps: 0}")
+    whole = train(golden("neox_x2"), *words, "train.steps=5", name="whole")
+    train(golden("neox_x2"), *words, "train.steps=3")
+    again = train(golden("neox_x2"), *words, "train.steps=5")
+    assert losses(again) == losses(whole) and again.values("loss_scale") == whole.values("loss_scale")
+    assert again.values("skipped") == whole.values("skipped") and whole.values("skipped")[-1] > 0
+
+
 # ------------------------------------------------------------------------------------ what trains
 
 

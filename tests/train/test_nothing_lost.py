@@ -152,7 +152,7 @@ def test_the_last_update_of_the_last_epoch_takes_what_is_left(train, golden):
     config = golden("neox_x2")
     del config["train"]["steps"]
     run = train(config, "train.epochs=1", "train.gradient_accumulation=3")
-    assert run.values("step") == [1, 2]
+    assert run.values("step") == [1, 2] and "training: 2 of 2 steps" in run.stderr  # which schedules go by
     # Its mean is that of two batches: a file that has only those, in twos, has the same gradient.
     tensors = load_file(GOLDENS / "neox_x2-train" / "batches.safetensors")
     rest = {f"step{int(name.split('.')[0][4:]) - 3}.{name.split('.', 1)[1]}": value
@@ -254,6 +254,15 @@ def test_a_lone_run_stops_with_a_checkpoint(start, long_golden, number):
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == 75
+    assert checkpoints_of(process.folder) == [max(steps_of(process.folder))]
+
+
+def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(start, long_golden):
+    process = start(long_golden(100000, 100000, world2=True), ranks=2)
+    wait_for_steps(process, 2)
+    os.kill(rank_process(process.pid, 1), signal.SIGTERM)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 75, text
     assert checkpoints_of(process.folder) == [max(steps_of(process.folder))]
 
 

@@ -77,6 +77,16 @@ def test_resampled_tiny_shards_train(train, tmp_path):
     assert train(config).values("step") == [1, 2, 3]
 
 
+def test_every_rank_goes_on_with_its_own_samples(train, tmp_path):
+    """The shards of the ranks differ, and so do the places at which they stopped reading."""
+    config = pairs_config(tmp_path / write_shards(tmp_path, 4, 8), schedule={"type": "constant", "warmup_steps": 0})
+    config["data"]["laion"]["num_samples"] = 32
+    whole = train(config, "train.steps=7", ranks=2, name="whole")
+    train(config, "train.steps=3", ranks=2)
+    again = train(config, "train.steps=7", ranks=2)
+    assert again.values("loss_laion") == whole.values("loss_laion") and len(set(whole.values("loss_laion"))) == 7
+
+
 def test_messages_about_one_of_something_are_english(train, pairs):
     config = pairs(steps=2)
     config["data"]["laion"]["num_samples"] = 16

@@ -209,6 +209,8 @@ class Lowered(Twin):
             parameter.grad = gradient
         if self.scaler:
             self.scaler.unscale_(self.optimizer)
+            self.norms.append(torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in self.parameters])).item())
+            self.clip(self.parameters)
             self.scaler.step(self.optimizer)  # nothing, where a gradient is not finite
             finite = all(torch.isfinite(gradient).all() for gradient in sums)
             self.scales.append((self.scaler.get_scale(), finite))
@@ -268,6 +270,37 @@ def test_the_loss_scale_moves_as_that_of_torch(job, train):
     assert run.values("loss_scale") == fitting
     assert run.values("skipped")[-1] == len(twin.scales) - 4
     assert run.values("loss_text") == pytest.approx(twin.losses, rel=2e-3)
+
+
+def by_both(parameters):
+    torch.nn.utils.clip_grad_norm_(parameters, NORM)
+    torch.nn.utils.clip_grad_value_(parameters, VALUE)
+
+
+@pytest.mark.parametrize("clip, by_hand, other", [
+    ({"norm": NORM}, by_norm, lambda parameters: None),
+    ({"norm": NORM, "value": VALUE}, by_both, by_norm),
+], ids=["norm", "norm and value"])
+def test_clipping_with_a_loss_scale(job, train, tmp_path, clip, by_hand, other):
+    """The norm that is told and clipped by, and the limit of a value, are those of gradients without the scale."""
+    config, model, batches = job(2, labels=labels, clip=clip)
+    run = train(config, "strategy.mixed_precision.param=fp16", "precision.loss_scale=1024", ranks=2)
+    before = copies(model)
+
+    def trained(clip):
+        model.load_state_dict(before, strict=False)
+        twin = Lowered(model, torch.float16, torch.amp.GradScaler("cpu", init_scale=1024.0), clip=clip).run(batches)
+        return twin.norms, copies(model)
+
+    (norms, expected), (_, wrong) = trained(by_hand), trained(other)
+    assert run.values("grad_norm") == pytest.approx(norms, rel=5e-3)
+    found = run.trained(tmp_path)
+
+    def distance(weights):
+        return math.sqrt(sum((found[name].float() - value).square().sum().item() for name, value in weights.items()))
+
+    # Rounding to fp16 is far less than what the clipping is about.
+    assert distance(expected) < distance(wrong) / 10
 
 
 # ------------------------------------------------------------------------------------- adapters
