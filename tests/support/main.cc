@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -40,10 +41,19 @@ std::string tests_of(const std::vector<std::string>& files) {
   return filter;
 }
 
+// What a test starts knows by FLOE_TEST which test it is for; tools/mutants.py traces by it.
+class TestName : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo& test) override {
+    const auto name = std::string(test.test_suite_name()) + "." + test.name();
+    setenv("FLOE_TEST", name.c_str(), 1);
+  }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  testing::UnitTest::GetInstance()->listeners().Append(new TestName);
   const auto files = take_files(argc, argv);
   if (!files.empty()) {
     auto filter = tests_of(files);
