@@ -149,11 +149,11 @@ class PartsOutput : public Output {
   PartsOutput(FileOutput options, comm::World* world)
       : options_(std::move(options)), world_(world), folder_(options_.path + ".parts") {
     if (rank() == 0) open_folder();
-    agree("opened", "");
+    agree_on("opened", "");
     for (const auto& [number, text] : read_all()) done_.insert(number);
     before_ = std::ssize(done_);
     // Nobody adds to a file that another rank still reads.
-    agree("read", "");
+    agree_on("read", "");
     open_own();
   }
 
@@ -169,14 +169,14 @@ class PartsOutput : public Output {
   Summary finish(std::int64_t requests, bool stopped) override {
     flush();
     part_.close();
-    const std::vector<std::string> ends = agree("end", stopped ? "stopped" : "done");
+    const std::vector<std::string> ends = agree_on("end", stopped ? "stopped" : "done");
     Summary summary{.requests = requests, .before = before_};
     summary.stopped = std::find(ends.begin(), ends.end(), "stopped") != ends.end();
     summary.goes_on = true;
     if (summary.stopped) return summary;
     if (rank() == 0) merge(summary);
     // Every rank ends with the same exit code.
-    summary.first_malformed = agree("merged", summary.first_malformed)[0];
+    summary.first_malformed = agree_on("merged", summary.first_malformed)[0];
     return summary;
   }
 
@@ -185,24 +185,9 @@ class PartsOutput : public Output {
   std::string own_path() const { return str(folder_, "/rank_", rank(), ".jsonl"); }
   std::string settings_path() const { return folder_ + "/settings.json"; }
 
-  // Collective: what all ranks say, by rank. Waits as long as the slowest works, but not for one
-  // that has failed.
-  std::vector<std::string> agree(const std::string& what, const std::string& text) {
-    if (!world_) return {text};
-    const auto key = [&](int rank) { return str("requests/", what, "/", rank); };
-    world_->publish(key(rank()), text);
-    std::vector<std::string> all;
-    for (int other = 0; other < world_->size(); ++other) {
-      std::optional<std::string> found;
-      while (!(found = world_->lookup(key(other), std::chrono::seconds(1)))) {
-        const auto failure = world_->first_failure(std::chrono::milliseconds(0));
-        require<CommError>(!failure, failure.value_or(""));
-        const auto lost = world_->lost();
-        require<CommError>(!lost, lost.value_or(""));
-      }
-      all.push_back(*found);
-    }
-    return all;
+  // A world may write several files, one after the other.
+  std::vector<std::string> agree_on(const std::string& what, const std::string& text) {
+    return agree(world_, str("requests/", options_.path, "/", what), text);
   }
 
   void open_folder() {
@@ -290,6 +275,25 @@ class PartsOutput : public Output {
 };
 
 }  // namespace
+
+std::vector<std::string> agree(comm::World* world, const std::string& key,
+                               const std::string& text) {
+  if (!world) return {text};
+  const auto key_of = [&](int rank) { return str(key, "/", rank); };
+  world->publish(key_of(world->rank()), text);
+  std::vector<std::string> all;
+  for (int other = 0; other < world->size(); ++other) {
+    std::optional<std::string> found;
+    while (!(found = world->lookup(key_of(other), std::chrono::seconds(1)))) {
+      const auto failure = world->first_failure(std::chrono::milliseconds(0));
+      require<CommError>(!failure, failure.value_or(""));
+      const auto lost = world->lost();
+      require<CommError>(!lost, lost.value_or(""));
+    }
+    all.push_back(*found);
+  }
+  return all;
+}
 
 std::unique_ptr<Output> stream_output(std::ostream& stream) {
   return std::make_unique<StreamOutput>(stream);

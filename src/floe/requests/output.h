@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "floe/comm/world.h"
 
@@ -54,6 +55,10 @@ struct FileOutput {
   nlohmann::ordered_json settings;  // what the results depend on
   bool force = false;               // replace what is there of other settings
 };
+
+// Collective: what all ranks of the world say under this key, which serves once, by rank; null:
+// there is only one. Waits as long as the slowest works, but not for one that has failed.
+std::vector<std::string> agree(comm::World* world, const std::string& key, const std::string& text);
 
 // See Note [Parts]. Collective: all ranks of the world, with the same values; null: there is only
 // one. Throws ConfigError when there is a file already, parts of a run with other settings, the

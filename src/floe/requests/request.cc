@@ -71,7 +71,7 @@ at::Tensor read_picture(const std::string& path, std::int64_t side) {
 
 RequestFile::RequestFile(std::string path, const models::BuiltModel& model,
                          const RequestNeeds& needs)
-    : path_(std::move(path)), model_(model), needs_(needs) {
+    : RequestSource(model, needs), path_(std::move(path)) {
   require<ConfigError>(path_exists(path_), "there is no file '", path_, "' of requests");
   text_ = read_text(path_, kMostFileBytes);
   const std::string_view text = text_;
@@ -88,8 +88,8 @@ RequestFile::RequestFile(std::string path, const models::BuiltModel& model,
 
 std::string RequestFile::digest() const { return hex_digits(crc32(text_), 8); }
 
-std::vector<std::int64_t> RequestFile::ids_of(const nlohmann::json& value, const std::string& what,
-                                              bool add_special) const {
+std::vector<std::int64_t> RequestSource::ids_of(const nlohmann::json& value,
+                                                const std::string& what, bool add_special) const {
   if (value.is_string()) {
     expect(model_.tokenizer != nullptr, "request", what,
            " is text, but the model has no tokenizer; give token ids, or set 'tokenizer:' in its "
@@ -103,7 +103,8 @@ std::vector<std::int64_t> RequestFile::ids_of(const nlohmann::json& value, const
   return value.get<std::vector<std::int64_t>>();
 }
 
-void RequestFile::fill(Request& request, const nlohmann::json& json) const {
+void RequestSource::fill(Request& request, const nlohmann::json& json,
+                         const std::string& file) const {
   expect(json.is_object(), "request", "a request must be a JSON object, not ", shown(json));
   if (const auto id = json.find("id"); id != json.end()) request.id = *id;
   check_keys(json);
@@ -124,9 +125,9 @@ void RequestFile::fill(Request& request, const nlohmann::json& json) const {
     const auto name = image.get<std::string>();
     expect(name.find('\0') == std::string::npos, "image", "the name ", shown(image),
            " of a picture has a NUL in it");
-    request.pictures.push_back(config::find_input(name, path_));
+    request.pictures.push_back(config::find_input(name, file));
     expect(path_exists(request.pictures.back()), "image", "there is no picture '", name, "'",
-           name.starts_with("/") ? "" : ": " + config::not_found(name, path_));
+           name.starts_with("/") ? "" : ": " + config::not_found(name, file));
   }
   const models::LanguageModel& model = *model_.model;
   const auto& ids = request.prompt.ids;
@@ -163,32 +164,51 @@ void RequestFile::fill(Request& request, const nlohmann::json& json) const {
   }
 }
 
+void RequestSource::take(Request& request, const nlohmann::json& json,
+                         const std::string& file) const {
+  try {
+    fill(request, json, file);
+  } catch (const Refused& refused) {
+    request.problem = {refused.reason(), request.where + refused.what()};
+  } catch (const Error& error) {  // of the tokenizer: text that is not UTF-8
+    request.problem = {"request", request.where + error.what()};
+  }
+}
+
 Request RequestFile::read(std::int64_t number) const {
   const Line& line = lines_[static_cast<std::size_t>(number)];
   Request request;
   request.number = number;
   request.where = str("'", path_, "' line ", line.number, ": ");
-  const auto refuse = [&](const std::string& reason, const std::string& text) {
-    request.problem = {reason, request.where + text};
-  };
   nlohmann::json json;
   try {
     json = parse_json(std::string(line.text), path_);
   } catch (const Error& error) {
-    refuse("json", about_json(error.what(), path_));
+    request.problem = {"json", request.where + about_json(error.what(), path_)};
     return request;
   }
-  try {
-    fill(request, json);
-  } catch (const Refused& refused) {
-    refuse(refused.reason(), refused.what());
-  } catch (const Error& error) {  // of the tokenizer: text that is not UTF-8
-    refuse("request", error.what());
-  }
+  take(request, json, path_);
   return request;
 }
 
-void RequestFile::load_pictures(Request& request) const {
+std::string RequestList::digest() const {
+  std::uint32_t sum = 0;
+  for (const nlohmann::json& request : requests_)
+    sum = crc32(request.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", sum);
+  return hex_digits(sum, 8);
+}
+
+Request RequestList::read(std::int64_t number) const {
+  const nlohmann::json& json = requests_[static_cast<std::size_t>(number)];
+  Request request;
+  request.number = number;
+  request.where =
+      str(name_, " sample ", json.contains("id") ? shown(json["id"]) : str(number), ": ");
+  take(request, json, "");
+  return request;
+}
+
+void RequestSource::load_pictures(Request& request) const {
   if (request.problem || request.pictures.empty()) return;
   try {
     std::vector<at::Tensor> pictures;

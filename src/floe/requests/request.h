@@ -1,4 +1,5 @@
-// Requests of `floe generate` and `floe score`: a JSON object on each line of a file.
+// Requests of `floe generate` and `floe score`, a JSON object on each line of a file, and those
+// that `floe eval` makes of its samples.
 //
 //   {"prompt": "<image>A photo of", "images": ["cat.jpg"], "candidates": [" a cat", " a dog"]}
 //
@@ -47,36 +48,74 @@ struct RequestNeeds {
   std::int64_t new_tokens = 1;  // that follow the prompt, without candidates
 };
 
-class RequestFile {
+// Requests by number, from wherever they come. `model` stays with the caller.
+class RequestSource {
  public:
-  // Throws ConfigError when there is no such file or nothing in it, DataError when it cannot be
-  // read. `model` stays with the caller.
-  RequestFile(std::string path, const models::BuiltModel& model, const RequestNeeds& needs);
+  RequestSource(const models::BuiltModel& model, const RequestNeeds& needs)
+      : model_(model), needs_(needs) {}
+  virtual ~RequestSource() = default;
+  RequestSource(const RequestSource&) = delete;
+  RequestSource& operator=(const RequestSource&) = delete;
 
-  const std::string& path() const { return path_; }
-  // Lines that are not blank.
-  std::int64_t size() const { return static_cast<std::int64_t>(lines_.size()); }
-  // Of the whole file: 8 hexadecimal digits.
-  std::string digest() const;
+  virtual std::int64_t size() const = 0;
+  // Of all that they say: 8 hexadecimal digits.
+  virtual std::string digest() const = 0;
 
   // Without its pictures, but whether they are there is looked at. Thread-safe.
-  Request read(std::int64_t number) const;
+  virtual Request read(std::int64_t number) const = 0;
   // Decodes and crops them as training does; sets `problem` for one that cannot be. Thread-safe.
   void load_pictures(Request& request) const;
 
+ protected:
+  // What the object says, or what is wrong with it. `file`: beside which paths are looked for.
+  void take(Request& request, const nlohmann::json& json, const std::string& file) const;
+
  private:
-  struct Line {
+  std::vector<std::int64_t> ids_of(const nlohmann::json& value, const std::string& what,
+                                   bool add_special) const;
+  void fill(Request& request, const nlohmann::json& json, const std::string& file) const;
+
+  const models::BuiltModel& model_;
+  RequestNeeds needs_;
+};
+
+class RequestFile : public RequestSource {
+ public:
+  // Throws ConfigError when there is no such file or nothing in it, DataError when it cannot be
+  // read.
+  RequestFile(std::string path, const models::BuiltModel& model, const RequestNeeds& needs);
+
+  const std::string& path() const { return path_; }
+  std::int64_t size() const override { return static_cast<std::int64_t>(lines_.size()); }
+  std::string digest() const override;
+  Request read(std::int64_t number) const override;
+
+ private:
+  struct Line {              // that is not blank
     std::size_t number = 0;  // in the file, from 1
     std::string_view text;
   };
-  std::vector<std::int64_t> ids_of(const nlohmann::json& value, const std::string& what,
-                                   bool add_special) const;
-  void fill(Request& request, const nlohmann::json& json) const;
 
   std::string path_, text_;
   std::vector<Line> lines_;
-  const models::BuiltModel& model_;
-  RequestNeeds needs_;
+};
+
+// Requests that a program has made: the objects that would be lines of a file. Relative paths are
+// looked for in the working directory.
+class RequestList : public RequestSource {
+ public:
+  // `name`: of the list, for messages.
+  RequestList(std::string name, std::vector<nlohmann::json> requests,
+              const models::BuiltModel& model, const RequestNeeds& needs)
+      : RequestSource(model, needs), name_(std::move(name)), requests_(std::move(requests)) {}
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(requests_.size()); }
+  std::string digest() const override;
+  Request read(std::int64_t number) const override;
+
+ private:
+  std::string name_;
+  std::vector<nlohmann::json> requests_;
 };
 
 // A picture as the model takes it, [1, 3, side, side] fp32. Throws DataError that names the file.

@@ -27,7 +27,7 @@ using Batch = std::vector<Request>;
 // The share of a rank, batch by batch.
 class Batches {
  public:
-  Batches(const RequestFile& file, const Work& work, const RunRequests& options)
+  Batches(const RequestSource& file, const Work& work, const RunRequests& options)
       : file_(file), work_(work), options_(options) {
     if (options.world) {
       next_ = options.world->rank();
@@ -68,7 +68,7 @@ class Batches {
     }
   }
 
-  const RequestFile& file_;
+  const RequestSource& file_;
   const Work& work_;
   const RunRequests& options_;
   std::int64_t next_ = 0, stride_ = 1;
@@ -77,7 +77,7 @@ class Batches {
 };
 
 // On several threads.
-void load_pictures(const RequestFile& file, Batch& batch) {
+void load_pictures(const RequestSource& file, Batch& batch) {
   const std::size_t threads =
       std::min<std::size_t>({8, std::max(1U, std::thread::hardware_concurrency()), batch.size()});
   std::vector<std::future<void>> loading;
@@ -200,7 +200,7 @@ void log_summary(const std::string& name, const Summary& summary, double seconds
 
 }  // namespace
 
-Summary run_requests(const RequestFile& file, const Work& work, Output& output,
+Summary run_requests(const RequestSource& file, const Work& work, Output& output,
                      const RunRequests& options) {
   Batches batches(file, work, options);
   Progress progress(work, options, file.size());

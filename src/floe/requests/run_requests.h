@@ -1,4 +1,4 @@
-// Runs all requests of a file through a model, in batches, each rank its share.
+// Runs all requests of a file or list through a model, in batches, each rank its share.
 //
 // Note [Batches of requests]
 // Which requests are computed together follows from the texts, the budget and the number of ranks
@@ -31,8 +31,8 @@ struct RunRequests {
   const std::atomic<bool>* stop = nullptr;               // ends the run after the batch under way
 };
 
-// Collective: all ranks of the world, with the same file. Logs progress and a summary.
-Summary run_requests(const RequestFile& file, const Work& work, Output& output,
+// Collective: all ranks of the world, with the same requests. Logs progress and a summary.
+Summary run_requests(const RequestSource& file, const Work& work, Output& output,
                      const RunRequests& options);
 
 }  // namespace floe::requests
