@@ -122,6 +122,43 @@ TEST(LoggedRun, HostileNumbersAndNames) {
   EXPECT_LT(page.size(), 4u << 20);
 }
 
+TEST(Scores, OfTasksAreATableAndCurves) {
+  test::Scratch scratch;
+  scratch.write("metrics.jsonl", "");
+  const auto result = [](int shots, int step, const std::string& mean) {
+    return str(R"({"model":"m","task":"<t>","metric":"cider","shots":)", shots, R"(,"step":)", step,
+               R"(,"mean":)", mean, R"(,"interval":[1.5,2.5],"trials":[{"asked":4,"judged":3},)",
+               R"({"asked":4,"judged":4}]})");
+  };
+  scratch.write("eval/results.json", str(R"({"results":[)", result(4, 20, "7.25"), ",",
+                                         result(4, 10, "2"), ",", result(0, 10, "null"), "]}"));
+  const LoggedRun run = read_logged_run(scratch.path());
+  ASSERT_EQ(run.scores.size(), 3);
+  EXPECT_EQ(run.scores[0].shots, 0);
+  EXPECT_FALSE(run.scores[0].mean);
+  EXPECT_EQ(run.scores[1].step, 10);
+  EXPECT_EQ(run.scores[2].judged, 7);
+  const std::string page = report_html(run);
+  EXPECT_NE(page.find("&lt;t&gt; (cider)"), std::string::npos);
+  EXPECT_NE(page.find("<td class='number'>7.25</td><td class='number'>1.5 to 2.5</td>"
+                      "<td class='number'>7/8</td>"),
+            std::string::npos);
+  EXPECT_EQ(page.find("<t>"), std::string::npos);
+}
+
+TEST(Scores, DamageIsSaid) {
+  for (const char* text :
+       {"", "[]", R"({"results":[5]})", R"({"results":[{"model":1}]})",
+        R"({"results":[{"model":"m","task":"t","metric":"m","shots":1e300}]})",
+        R"({"results":[{"model":"m","task":"t","metric":"m","shots":18446744073709551615}]})"}) {
+    test::Scratch scratch;
+    scratch.write("metrics.jsonl", "");
+    scratch.write("eval/results.json", text);
+    EXPECT_NE(page_of(scratch).find("The scores of tasks cannot be read: "), std::string::npos)
+        << text;
+  }
+}
+
 TEST(Diagnostics, CountsHaveBounds) {
   for (const char* value : {"-1", "1e300", "18446744073709551615", "\"5\""}) {
     test::Scratch scratch;

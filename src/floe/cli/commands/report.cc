@@ -29,7 +29,8 @@ const Command kReportCommand{
     .about = R"(usage: floe report RUN [--output FILE]
 
 Writes one HTML page about the run in the folder RUN, and prints its path: summary, loss per source,
-validation, learning rate, gradient norm, throughput, memory by phase, unit tree, settings, warnings.
+validation, learning rate, gradient norm, throughput, scores of tasks (RUN/eval, see floe eval), memory
+by phase, unit tree, settings, warnings.
 The page is whole in itself: it opens without a network, in light and dark. It can be made while the
 run goes on; what is missing or damaged in RUN is said on it.
 )",

@@ -178,6 +178,15 @@ void read_own_diagnostics(const fs::path& path, LoggedRun& run) {
   }
 }
 
+void read_own_scores(const fs::path& path, LoggedRun& run) {
+  if (!fs::exists(path)) return;
+  try {
+    run.scores = read_scores(path.string());
+  } catch (const Error& error) {
+    run.problems.push_back(str("The scores of tasks cannot be read: ", error.what(), "."));
+  }
+}
+
 }  // namespace
 
 std::vector<RankLog> read_rank_logs(const std::string& folder) {
@@ -221,6 +230,7 @@ LoggedRun read_logged_run(const std::string& folder) {
   read_settings(top / "config.yaml", run);
   read_metrics(top / "metrics.jsonl", run);
   read_own_diagnostics(top / "diagnostics.json", run);
+  read_own_scores(top / kScoresFolder / kScoresFile, run);
   run.logs = read_rank_logs((top / "logs").string());
   if (run.logs.empty())
     run.problems.emplace_back("There are no logs/rank_R.log, so warnings are unknown.");

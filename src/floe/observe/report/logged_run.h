@@ -9,6 +9,7 @@
 
 #include "floe/observe/report/chart.h"
 #include "floe/observe/report/logged_diagnostics.h"
+#include "floe/observe/report/logged_scores.h"
 
 namespace floe::report {
 
@@ -48,6 +49,7 @@ struct LoggedRun {
 
   std::optional<LoggedDiagnostics> diagnostics;
   std::vector<RankLog> logs;
+  std::vector<LoggedScore> scores;
 
   std::vector<std::string> problems;  // what is missing or damaged, one sentence each
 

@@ -301,9 +301,10 @@ std::string unit_section(const LoggedRun& run) {
 }  // namespace
 
 std::string report_html(const LoggedRun& run) {
-  return page_html(run.name, str(summary_section(run), problem_section(run), curve_sections(run),
-                                 phase_section(run), memory_section(run), unit_section(run),
-                                 time_section(run), settings_section(run), log_section(run)));
+  return page_html(
+      run.name, str(summary_section(run), problem_section(run), curve_sections(run),
+                    score_section(run), phase_section(run), memory_section(run), unit_section(run),
+                    time_section(run), settings_section(run), log_section(run)));
 }
 
 }  // namespace floe::report
