@@ -48,6 +48,7 @@ extern const Command kConvertCommand;
 extern const Command kDemoCommand;
 extern const Command kDiffCommand;
 extern const Command kDoctorCommand;
+extern const Command kEvalCommand;
 extern const Command kExportCommand;
 extern const Command kForwardCommand;
 extern const Command kGenerateCommand;

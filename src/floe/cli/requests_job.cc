@@ -21,24 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostBatchTokens = std::int64_t{1} << 40;
 
-// Of some values of every parameter: models under the same name are told apart by what they are.
-std::string weights_digest(const models::BuiltModel& built) {
-  constexpr std::int64_t kValues = 16;
-  const at::AutoGradMode grad_off(false);
-  Hash64 hash;
-  std::vector<at::Tensor> samples;
-  for (const nn::NamedParameter& parameter : nn::named_parameters(*built.module)) {
-    hash.add(parameter.name);
-    const at::Tensor values = parameter.tensor.flatten();
-    const std::int64_t stride = std::max<std::int64_t>(values.numel() / kValues, 1);
-    samples.push_back(values.slice(0, 0, values.numel(), stride).to(at::kFloat));
-  }
-  if (samples.empty()) return hex_digits(hash.value());
-  const at::Tensor all = at::cat(samples).cpu().contiguous();
-  hash.add({static_cast<const char*>(all.const_data_ptr()), all.nbytes()});
-  return hex_digits(hash.value());
-}
-
 // All that results depend on; how fast they are made is not among it. Names on disk may have any
 // bytes, JSON may not.
 nlohmann::ordered_json settings_of(const RequestsJob& job, const Options& options,
@@ -125,6 +107,23 @@ Exit exit_of(const RequestsJob& job, const requests::Summary& summary, bool spea
 }
 
 }  // namespace
+
+std::string weights_digest(const models::BuiltModel& built) {
+  constexpr std::int64_t kValues = 16;
+  const at::AutoGradMode grad_off(false);
+  Hash64 hash;
+  std::vector<at::Tensor> samples;
+  for (const nn::NamedParameter& parameter : nn::named_parameters(*built.module)) {
+    hash.add(parameter.name);
+    const at::Tensor values = parameter.tensor.flatten();
+    const std::int64_t stride = std::max<std::int64_t>(values.numel() / kValues, 1);
+    samples.push_back(values.slice(0, 0, values.numel(), stride).to(at::kFloat));
+  }
+  if (samples.empty()) return hex_digits(hash.value());
+  const at::Tensor all = at::cat(samples).cpu().contiguous();
+  hash.add({static_cast<const char*>(all.const_data_ptr()), all.nbytes()});
+  return hex_digits(hash.value());
+}
 
 std::vector<OptionRow> requests_options() {
   return {

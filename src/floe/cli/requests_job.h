@@ -13,6 +13,9 @@ namespace floe::cli {
 // The rows of a command that takes such a file: --output, --force, --batch-tokens.
 std::vector<OptionRow> requests_options();
 
+// Of some values of every parameter: models under the same name are told apart by what they are.
+std::string weights_digest(const models::BuiltModel& built);
+
 struct RequestsJob {
   const Command& command;
   std::string model, file;

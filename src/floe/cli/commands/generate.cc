@@ -4,20 +4,17 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "floe/cli/generation_defaults.h"
 #include "floe/cli/loaded_model.h"
 #include "floe/cli/options.h"
 #include "floe/cli/requests_job.h"
 #include "floe/io/file/file.h"
-#include "floe/io/file/json_text.h"
 #include "floe/io/tensors/open_tensors.h"
-#include "floe/models/flamingo/exported_flamingo.h"
-#include "floe/models/flamingo/flamingo.h"
 
 namespace floe::cli {
 namespace {
@@ -167,43 +164,6 @@ generation::GenerateOptions read_generate_options(const Options& options) {
   return how;
 }
 
-// Where transformers takes its defaults from: generation_config.json, or config.json without one.
-struct FileDefaults {
-  std::string file;
-  nlohmann::json values;
-};
-
-FileDefaults file_defaults(const std::string& folder) {
-  std::string file = folder + "/generation_config.json";
-  if (!std::filesystem::exists(file)) file = folder + "/config.json";
-  const bool own = file.ends_with("/config.json");  // may be that of an exported Flamingo
-  nlohmann::json values =
-      own ? nlohmann::json(models::lm_config(folder)) : parse_json(read_text(file, 1 << 24), file);
-  require<DataError>(values.is_object(), file, ": is no JSON object");
-  return {file, std::move(values)};
-}
-
-std::vector<std::int64_t> end_tokens(const FileDefaults& defaults) {
-  const nlohmann::json found = defaults.values.value("eos_token_id", nlohmann::json());
-  if (found.is_null()) return {};
-  std::vector<std::int64_t> ends;
-  for (const nlohmann::json& id : found.is_array() ? found : nlohmann::json::array({found})) {
-    require<DataError>(id.is_number_integer(), defaults.file, ": \"eos_token_id\" is ",
-                       shown(found), ", but must be a token id or a list of them");
-    ends.push_back(id.get<std::int64_t>());
-  }
-  return ends;
-}
-
-std::vector<std::int64_t> end_tokens(const Options& options, const LoadedModel& loaded,
-                                     const FileDefaults& defaults) {
-  if (const auto given = options.value("--eos-id"))
-    return *given == "none" ? std::vector<std::int64_t>{} : parse_ids(*given, "--eos-id");
-  if (const auto* flamingo = dynamic_cast<const models::Flamingo*>(loaded.built.model))
-    return {flamingo->spec().endofchunk_token};
-  return end_tokens(defaults);
-}
-
 std::string text_of(const token::Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
   return tokenizer.decode(std::vector<std::int32_t>(ids.begin(), ids.end()), /*skip_special=*/true);
 }
@@ -229,10 +189,12 @@ void print_json(const std::vector<generation::Generated>& generated,
 // With what the model's files say.
 generation::GenerateOptions for_model(generation::GenerateOptions how, const Options& options,
                                       const LoadedModel& loaded) {
-  const FileDefaults defaults = file_defaults(loaded.config.lm);
-  how.eos = end_tokens(options, loaded, defaults);
-  const nlohmann::json use_cache = defaults.values.value("use_cache", nlohmann::json());
-  how.images_of_whole_text = use_cache.is_boolean() && !use_cache.get<bool>();
+  const auto given = options.value("--eos-id");
+  const GenerationDefaults defaults = generation_defaults(loaded, /*with_ends=*/!given);
+  how.eos = defaults.eos;
+  if (given)
+    how.eos = *given == "none" ? std::vector<std::int64_t>{} : parse_ids(*given, "--eos-id");
+  how.images_of_whole_text = defaults.images_of_whole_text;
   return how;
 }
 
