@@ -141,7 +141,8 @@ TEST(Schema, TheStrategyDefaultsOfTheDesign) {
                  "activation_checkpointing: []\n"
                  "activations: {keep: inputs, offload: false}\n"
                  "mixed_precision: {param: bf16, reduce: fp32, buffer: fp32}\n"
-                 "frozen: {residency: sharded, sharding: all, memory_budget: null, dtype: null}\n"
+                 "frozen: {residency: sharded, sharding: all, memory_budget: null, dtype: null, "
+                 "compute: null}\n"
                  "accumulate: null\ncuda_graphs: false\ncpu_offload: false\nprefetch: 1\n",
                  "t"))
       << write_yaml(values);
