@@ -401,3 +401,23 @@ def test_a_copy_stands_in_for_a_rank_that_dies(start, train, long_golden):
     assert f"continuing after step {last} from" in again.stderr and "on_exception" in again.stderr
     assert "a rank that died left no position; reading on from the beginning" in again.stderr
     assert losses(again) == losses(whole)
+
+
+def test_a_damaged_checkpoint_does_not_hold_up_what_was_saved_later(start, train, long_golden):
+    """The data position of a rank that died comes from the newest checkpoint that can be read."""
+    config = long_golden(60, 1000, ranks=2)
+    config["strategy"]["sharding"] = "no_shard"
+    config["checkpoint"] = {"every_steps": 2, "keep": 100}
+    process = start(config, ranks=2, name="parts")
+    wait_for_steps(process, 7)
+    os.kill(rank_process(process.pid, 1), signal.SIGKILL)
+    process.communicate(timeout=60)
+    checkpoints = process.folder / "checkpoints"
+    saved = sorted(int(path.name.removeprefix("step_")) for path in checkpoints.glob("step_*"))
+    newest = checkpoints / f"step_{saved[-1]}" / "floe.json"
+    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
+    again = train(config, name="parts", ranks=2)
+    assert "on_exception" in again.stderr
+    assert f"a rank that died left no position; reading on from step {saved[-2]} over" in again.stderr
+    assert "no position is taken from" in again.stderr and "floe.json' is cut off or damaged" in again.stderr
+    assert losses(again) == losses(train(config, name="whole", ranks=2))

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <optional>
 
 #include "floe/checkpoint/folder/folders.h"
 #include "floe/checkpoint/folder/manifest.h"
@@ -31,22 +32,40 @@ bool was_restarted(const nlohmann::json& shared) {
   return said(said(said(shared, "config"), "run"), "resume_data") == "restart";
 }
 
+// The newest checkpoint of the run, after at most so many attempts at a step, that has the position
+// of every rank. A damaged one holds nobody up: an older one, or the beginning, leads to the same
+// place over more batches.
+std::optional<checkpoint::Manifest> older_position(const std::string& folder,
+                                                   std::int64_t attempts) {
+  std::vector<std::string> names{checkpoint::kLast};
+  for (const checkpoint::Listed& listed : checkpoint::list_checkpoints(folder))
+    names.push_back(listed.name);
+  for (const std::string& name : names) {
+    const std::string file = checkpoint::manifest_path(folder + "/" + name);
+    std::error_code ignored;
+    if (!std::filesystem::exists(file, ignored)) continue;
+    try {
+      checkpoint::Manifest manifest = checkpoint::read_manifest(file);
+      if (is_whole(manifest.ranks) && manifest.shared.value("attempts", manifest.step) <= attempts)
+        return manifest;
+    } catch (const Error& error) {
+      log::warn("data: no position is taken from '", folder, "/", name, "': ", error.what());
+    }
+  }
+  return std::nullopt;
+}
+
 DataPosition where_saved(const checkpoint::Restored& restored, const RunConfig& config) {
   const std::int64_t batches_per_step = config.train.gradient_accumulation;
   const std::string run_folder = config.run.folder();
   if (restored.ranks.empty() || is_whole(restored.ranks)) return {restored.ranks, 0, false};
   const std::int64_t attempts = restored.shared.value("attempts", restored.step);
-  const std::string last = checkpoint::manifest_path(checkpoint::checkpoints_folder(run_folder) +
-                                                     "/" + checkpoint::kLast);
   DataPosition position{{}, attempts * batches_per_step, false};
   std::string from = "the beginning";
-  if (std::filesystem::exists(last)) {
-    const checkpoint::Manifest older = checkpoint::read_manifest(last);
-    const std::int64_t before = older.shared.value("attempts", older.step);
-    if (is_whole(older.ranks) && before <= attempts) {
-      position = {older.ranks, (attempts - before) * batches_per_step, false};
-      from = str("step ", older.step);
-    }
+  if (const auto older = older_position(checkpoint::checkpoints_folder(run_folder), attempts)) {
+    const std::int64_t before = older->shared.value("attempts", older->step);
+    position = {older->ranks, (attempts - before) * batches_per_step, false};
+    from = str("step ", older->step);
   }
   log::info("data: a rank that died left no position; reading on from ", from, " over ",
             counted(position.batches_behind, "batch"));
