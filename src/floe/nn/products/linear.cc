@@ -21,14 +21,14 @@ namespace {
 
 thread_local SharedRows* shared_rows = nullptr;
 
+at::Tensor matrix_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
 }  // namespace
 
 // The codes of x [..., in] as rows.
 struct RowsOf {
   static kernels::CodedRows get(const at::Tensor& x, at::ScalarType dtype) {
-    const auto make = [&] {
-      return kernels::to_coded_rows(x.reshape({-1, x.size(-1)}), dtype, {});
-    };
+    const auto make = [&] { return kernels::to_coded_rows(matrix_of(x), dtype, {}); };
     for (SharedRows* shared = shared_rows; shared; shared = shared->outer_) {
       if (!shared->x_.is_same(x) || shared->version_ != version_of(x)) continue;
       if (!shared->codes_.defined()) std::tie(shared->codes_, shared->scales_) = parts(make());
@@ -73,8 +73,6 @@ struct AttachedCodes : c10::BackendMeta {
   explicit AttachedCodes(WeightCodes what) : codes(std::move(what)) {}
   WeightCodes codes;
 };
-
-at::Tensor matrix_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 std::vector<std::int64_t> with_columns(const at::Tensor& x, std::int64_t columns) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
