@@ -419,6 +419,24 @@ def test_a_run_whose_last_save_fails_is_not_done(train, golden):
     assert "step 5 is not on disk" in broken.stderr and "done:" not in broken.stderr
 
 
+def test_a_step_is_in_the_logs_though_what_came_after_it_failed(train, golden, tmp_path):
+    """Its emergency checkpoint says that it was trained, so no later run would write its line."""
+    good = load_file(GOLDENS / "neox_x2-train" / "batches.safetensors")
+    held_out = tmp_path / "held_out.safetensors"
+    words = (f"train.validation.batches={held_out}", "train.validation.every_steps=3")
+    save_file(good, held_out)
+    whole = train(golden("neox_x2"), *words, name="whole")
+    save_file({**good, "step0.laion.labels": good["step0.laion.labels"][:, :-1].contiguous()}, held_out)
+    broken = train(golden("neox_x2"), *words, expect=1)
+    assert "step0.laion.labels" in broken.stderr
+    assert losses(broken) == losses(whole)[:3]
+    assert broken.steps()[-1]["tokens_per_second"] > 0 and "val_loss_laion" not in broken.steps()[-1]
+    save_file(good, held_out)
+    again = train(golden("neox_x2"), *words)
+    assert "continuing after step 3 from" in again.stderr and "on_exception" in again.stderr
+    assert losses(again) == losses(whole)
+
+
 def test_a_run_that_fails_before_its_first_step_leaves_nothing_behind(train, golden, tmp_path):
     """Else the mended command would be told that its data is other than that of the checkpoint."""
     tensors = load_file(GOLDENS / "neox_x2-train" / "batches.safetensors")

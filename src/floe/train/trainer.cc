@@ -96,10 +96,11 @@ void Trainer::run() {
   deadline_ = std::make_unique<StopDeadline>(signals_, config_.run.stop_grace_s, *world_);
   time_.lap(TimeAccount::setup);
   time_.take();
+  StepRecord record;
   try {
     stopping_ = engine_->any_rank_has(signals_.stop);  // asked for while everything was built
     while (!finished() && !stopping_) {
-      StepRecord record;
+      record = {};
       make_up_for_validation(record);
       if (finished() || stopping_) break;
       advance_phase();
@@ -116,7 +117,8 @@ void Trainer::run() {
   } catch (...) {
     world_->fail(std::current_exception());  // before anything that takes time
     deadline_->reached();
-    reporter_->failed();
+    record.times = time_.take();
+    reporter_->failed(record);
     // Before the first step there is nothing to lose.
     if (config_.checkpoint.on_exception && loader_ && attempts_ > 0 && !mixed_)
       checkpoints_->emergency(step_, shared_state(), data_before_.save());

@@ -61,6 +61,7 @@ void Reporter::begin(std::int64_t first_step, std::int64_t total_steps, shard::E
   diagnostics_.begin(engine, optimizers);
   if (world_.rank() != 0) return;
 
+  written_step_ = first_step;
   folder_.write_config(config_yaml_);
   status_->begin(first_step, total_steps);
   observe::RunInfo run;
@@ -91,19 +92,24 @@ void Reporter::step(StepRecord& record) {
   auto numbers = diagnostics_.after_step(record.step);
   if (world_.rank() != 0) return;
   record.others.insert(record.others.end(), numbers.begin(), numbers.end());
-  record.phase_switch = std::exchange(of_switch_, nullptr);
-  for (const auto& number : std::exchange(switch_numbers_, {})) record.others.push_back(number);
   if (const double step_s = record.times.step(); step_s > 0)
     record.teraflops = flops / step_s / 1e12;
   if (peak_tflops_) record.mfu = record.teraflops / *peak_tflops_;
+  write(record);
+  progress_->update(to_progress(record, world_.size()));
+  if (record.validated_step == record.step) emit_validation(record.step, record.others);
+  watch_noise(record);
+}
+
+void Reporter::write(StepRecord& record) {
+  record.phase_switch = std::exchange(of_switch_, nullptr);
+  for (const auto& number : std::exchange(switch_numbers_, {})) record.others.push_back(number);
   record.memory_peak =
       std::max(diagnostics_.peak_bytes(), diagnostics::device_memory(world_.device()).peak_bytes);
   diagnostics::reset_peak(world_.device());
   sinks_->write(to_metrics(record, world_.size()));
   status_->step(record);
-  progress_->update(to_progress(record, world_.size()));
-  if (record.validated_step == record.step) emit_validation(record.step, record.others);
-  watch_noise(record);
+  written_step_ = record.step;
 }
 
 void Reporter::emit_validation(std::int64_t step,
@@ -198,9 +204,11 @@ void Reporter::end(const std::string& data_report, std::int64_t step, bool stopp
   sinks_->finish(stopped ? 1 : 0);
 }
 
-void Reporter::failed() {
+void Reporter::failed(StepRecord& record) {
   try {
     progress_.reset();
+    // Without the diagnostics' numbers: those may wait for a device that is stuck.
+    if (sinks_ && record.step > written_step_) write(record);
     diagnostics_.end();
     if (sinks_) sinks_->finish(1);
   } catch (const std::exception& e) {

@@ -74,12 +74,16 @@ class Reporter {
   // `early`: "120 of 500 steps: …" of a run that has ended before its last step; else empty.
   void end(const std::string& data_report, std::int64_t step, bool stopped,
            const TimeAccount::Times& times, const std::string& early);
-  void failed();
+  // `record`: of the last step. Where it was trained and not written yet, because what came after it
+  // failed, it is written now: the checkpoint of an emergency may be of that step.
+  void failed(StepRecord& record);
 
   // The resolved configuration.
   const nlohmann::json& config_json() const { return config_json_; }
 
  private:
+  // Rank 0.
+  void write(StepRecord& record);
   // Points out, once, a batch far above what the gradient's noise justifies.
   void watch_noise(const StepRecord& record);
 
@@ -97,6 +101,7 @@ class Reporter {
   double flops_ = 0;  // of this rank since the last record
   std::optional<double> peak_tflops_;
   bool warned_of_noise_ = false;
+  std::int64_t written_step_ = 0;
   diagnostics::MemoryOwners before_switch_;
   std::set<std::pair<std::string, std::string>> shown_switches_;
   // Of a switch, for the next record:
