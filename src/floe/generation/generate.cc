@@ -266,14 +266,14 @@ std::vector<Generated> generate_each(models::LanguageModel& model,
                                      const std::vector<Prompt>& prompts,
                                      const std::vector<std::uint64_t>& streams,
                                      const GenerateOptions& options, at::Device device,
-                                     at::ScalarType dtype) {
+                                     at::ScalarType dtype, Lockstep* lockstep) {
   if (prompts.empty()) return {};
   require(streams.size() == prompts.size(), "there are ", prompts.size(), " prompts but ",
           streams.size(), " streams of draws");
   check(model, prompts, options);
   return run(model, {prompts, streams, Company::each_alone}, options,
              {options.images_of_whole_text, Company::each_alone,
-              std::min(options.max_new_tokens, kMostRoom)},
+              std::min(options.max_new_tokens, kMostRoom), lockstep},
              device, dtype);
 }
 

@@ -79,12 +79,12 @@ std::vector<Generated> generate(models::LanguageModel& model, const std::vector<
 // The same for prompts that are computed together but each as if it were alone: texts do not depend
 // on what else is in the batch (but for rounding, which a batch of another size may do
 // differently). Prompt p gets the draws that prompt number streams[p] gets from `generate`. No
-// warnings.
+// warnings. `lockstep`: for a model that ranks hold together (Note [Lockstep]).
 std::vector<Generated> generate_each(models::LanguageModel& model,
                                      const std::vector<Prompt>& prompts,
                                      const std::vector<std::uint64_t>& streams,
                                      const GenerateOptions& options, at::Device device,
-                                     at::ScalarType dtype);
+                                     at::ScalarType dtype, Lockstep* lockstep = nullptr);
 
 // Throws ConfigError or DataError for a prompt that the model cannot read, or that leaves no
 // positions for so many new tokens. `name`: of the prompt, for the message.

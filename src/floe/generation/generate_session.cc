@@ -81,8 +81,11 @@ void GenerateSession::read() {
   Texts tokens;
   for (const Prompt& prompt : *prompts_) tokens.push_back(prompt.ids);
   const at::Tensor index = last_tokens(tokens, device_);
-  last_hidden_ =
-      forward(tokens, {}, [&](const at::Tensor& hidden) { return hidden.index_select(0, index); });
+  last_hidden_ = forward(tokens, {}, [&](const at::Tensor& hidden) {
+    const at::Tensor last = hidden.index_select(0, index);
+    if (options_.lockstep) model_.logits(last.narrow(0, 0, 1));  // other ranks may ask the head
+    return last;
+  });
 }
 
 void GenerateSession::remember_images(const std::vector<std::int64_t>& tokens) {
@@ -147,7 +150,10 @@ at::Tensor GenerateSession::score(const std::vector<Continuation>& continuations
     return model_.loss(all.index_select(0, index), target, weights, /*z_loss=*/0).second;
   };
   at::Tensor loss;
-  if (given.empty()) {
+  if (given.empty() && options_.lockstep) {
+    GenerateSession beside = of_one_token(model_, *options_.lockstep, /*encoded=*/true);
+    loss = beside.forward({{0}}, {}, [&](const at::Tensor&) { return losses({}); });
+  } else if (given.empty()) {
     const at::AutoGradMode no_gradients(false);
     loss = nn::call_through(model_.module(), [&] { return losses({}); });
   } else {
@@ -185,8 +191,31 @@ void GenerateSession::reorder(const std::vector<std::int64_t>& from,
   cache_.reorder(from);
 }
 
+GenerateSession GenerateSession::of_one_token(models::LanguageModel& model, Lockstep& lockstep,
+                                              bool encoded) {
+  const at::Tensor blank = lockstep.blank_image();
+  Prompt prompt{{0}, {}};
+  if (model.media_token() >= 0) prompt.images = blank.to(at::kCPU, at::kFloat);
+  GenerateSession session(model, {prompt}, blank.device(), blank.scalar_type(),
+                          {.company = Company::each_alone, .room = 1, .lockstep = &lockstep});
+  if (model.media_token() >= 0 && encoded) session.media_ = lockstep.blank_media();
+  return session;
+}
+
+void GenerateSession::pass_beside(bool images) {
+  const Texts tokens{{0}};
+  run_pass(tokens, {}, logits_of_last(tokens), images);
+}
+
 at::Tensor GenerateSession::forward(const Texts& tokens, const at::Tensor& times,
                                     const Head& head) {
+  const bool own = has_images_to_encode();
+  return run_pass(tokens, times, head,
+                  options_.lockstep ? options_.lockstep->begin_pass(own) : own);
+}
+
+at::Tensor GenerateSession::run_pass(const Texts& tokens, const at::Tensor& times, const Head& head,
+                                     bool images_of_any) {
   PackedBatch batch;
   std::vector<std::int64_t> ids, positions, lengths, images, first_images;
   for (std::size_t s = 0; s < tokens.size(); ++s) {
@@ -218,8 +247,12 @@ at::Tensor GenerateSession::forward(const Texts& tokens, const at::Tensor& times
   const at::AutoGradMode no_gradients(false);
   const auto input = models::prepare(model_, batch, how);
   const at::Tensor result = nn::call_through(model_.module(), [&] {
-    if (model_.media_token() >= 0 && !media_.defined())
+    if (has_images_to_encode()) {
       media_ = model_.encode_images(input->images, nullptr);
+      if (options_.lockstep) options_.lockstep->remember(media_);
+    } else if (images_of_any) {
+      options_.lockstep->remember(model_.encode_images(options_.lockstep->blank_image(), nullptr));
+    }
     return head(model_.hidden(*input, media_, nullptr));
   });
   images_ = at::Tensor();

@@ -19,6 +19,7 @@
 #include <memory>
 #include <vector>
 
+#include "floe/generation/lockstep.h"
 #include "floe/models/flamingo/media_plan.h"
 #include "floe/models/language_model.h"
 #include "floe/nn/attention.h"
@@ -39,7 +40,8 @@ enum class Company {
 struct SessionOptions {
   bool images_of_whole_text = false;  // see Note [Remembered images]
   Company company = Company::one_batch;
-  std::int64_t room = 64;  // new tokens that the cache has room for before it grows
+  std::int64_t room = 64;        // new tokens that the cache has room for before it grows
+  Lockstep* lockstep = nullptr;  // Note [Lockstep]; null: this rank has the whole model
 };
 
 // Order of calls: start; then any number of repeat, reorder, keep and step. Or read, then score any
@@ -77,6 +79,13 @@ class GenerateSession {
   // Only these sequences go on, in this order; one may be named several times.
   void keep(const std::vector<std::int64_t>& sequences) { reorder(sequences, sequences); }
 
+  // ---- for Lockstep ----
+  // Any token, alone, which looks at a blank image; `encoded`: at zeros in place of one.
+  static GenerateSession of_one_token(models::LanguageModel& model, Lockstep& lockstep,
+                                      bool encoded);
+  // A pass that other ranks have begun.
+  void pass_beside(bool images);
+
  private:
   // What a sequence knows of images.
   struct Sight {
@@ -88,8 +97,12 @@ class GenerateSession {
   using Head = std::function<at::Tensor(const at::Tensor& hidden)>;
 
   void remember_images(const std::vector<std::int64_t>& tokens);
+  bool has_images_to_encode() const { return model_.media_token() >= 0 && !media_.defined(); }
   // Gives the model more tokens of each sequence, and what `head` makes of their hidden states.
   at::Tensor forward(const Texts& tokens, const at::Tensor& times, const Head& head);
+  // The same when all ranks know of it. `images_of_any`: some rank encodes images.
+  at::Tensor run_pass(const Texts& tokens, const at::Tensor& times, const Head& head,
+                      bool images_of_any);
   // The head of `start` and `step`.
   Head logits_of_last(const Texts& tokens);
 

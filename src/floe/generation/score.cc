@@ -37,7 +37,7 @@ void check_request(const models::LanguageModel& model, const ScoreRequest& reque
 std::vector<std::vector<CandidateScore>> score(models::LanguageModel& model,
                                                const std::vector<ScoreRequest>& requests,
                                                std::int64_t batch_tokens, at::Device device,
-                                               at::ScalarType dtype) {
+                                               at::ScalarType dtype, Lockstep* lockstep) {
   std::vector<std::vector<CandidateScore>> scores;
   std::vector<Prompt> prompts;
   std::vector<Candidate> candidates;
@@ -53,9 +53,10 @@ std::vector<std::vector<CandidateScore>> score(models::LanguageModel& model,
     }
   }
   if (requests.empty()) return scores;
-  GenerateSession session(
-      model, prompts, device, dtype,
-      {.company = Company::each_alone, .room = static_cast<std::int64_t>(longest)});
+  GenerateSession session(model, prompts, device, dtype,
+                          {.company = Company::each_alone,
+                           .room = static_cast<std::int64_t>(longest),
+                           .lockstep = lockstep});
   session.read();
   // Similar lengths together, so that little of a pass is empty.
   std::stable_sort(

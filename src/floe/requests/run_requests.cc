@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 #include <iomanip>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -203,7 +204,8 @@ void log_summary(const std::string& name, const Summary& summary, double seconds
 Summary run_requests(const RequestSource& file, const Work& work, Output& output,
                      const RunRequests& options) {
   Batches batches(file, work, options);
-  Progress progress(work, options, file.size());
+  std::optional<Progress> progress;
+  if (!options.quiet) progress.emplace(work, options, file.size());
   const Stopwatch watch;
   const auto is_done = [&](const Batch& batch) {
     return std::all_of(batch.begin(), batch.end(),
@@ -217,22 +219,26 @@ Summary run_requests(const RequestSource& file, const Work& work, Output& output
     load_pictures(file, batch);
     return batch;
   };
-  const auto stopped = [&] { return options.stop && *options.stop; };
+  const auto stopped = [&] {
+    return (options.stop && *options.stop) || (work.lockstep && work.lockstep->stopped());
+  };
   Batch batch = fetch();
   while (!batch.empty() && !stopped()) {
     if (options.world) {  // results that nobody will put together are not worth the wait
       const auto failure = options.world->first_failure(std::chrono::milliseconds(0));
       require<CommError>(!failure, failure.value_or(""));
     }
-    progress.add(std::exchange(skipped, 0), /*computed=*/false);
+    const std::size_t done_before = std::exchange(skipped, 0);
+    if (progress) progress->add(done_before, /*computed=*/false);
     auto next = std::async(std::launch::async, fetch);
     const std::size_t requests = batch.size();
     compute(work, batch, output);
     batch = next.get();
-    progress.add(requests, /*computed=*/true);
+    if (progress) progress->add(requests, /*computed=*/true);
   }
+  if (work.lockstep) work.lockstep->finish();
   const Summary summary = output.finish(file.size(), /*stopped=*/!batch.empty());
-  if (!options.world || options.world->rank() == 0)
+  if (!options.quiet && (!options.world || options.world->rank() == 0))
     log_summary(work.name, summary, watch.seconds());
   return summary;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "floe/generation/batching.h"
+#include "floe/generation/lockstep.h"
 #include "floe/requests/output.h"
 #include "floe/requests/request.h"
 
@@ -23,15 +24,18 @@ struct Work {
   // A record for each of some requests, which have no problem but may have candidates without
   // tokens. `request`, `id`, and what `problem` says are added.
   std::function<std::vector<Record>(std::vector<Request>&)> compute;
+  generation::Lockstep* lockstep = nullptr;  // which `compute` keeps; null: none
 };
 
 struct RunRequests {
   std::int64_t batch_tokens = generation::kBatchTokens;  // Note [Token budget]
   comm::World* world = nullptr;                          // null: one rank
   const std::atomic<bool>* stop = nullptr;               // ends the run after the batch under way
+  bool quiet = false;                                    // logs nothing
 };
 
-// Collective: all ranks of the world, with the same requests. Logs progress and a summary.
+// Collective: all ranks of the world, with the same requests. Logs progress and a summary,
+// unless it is to be quiet.
 Summary run_requests(const RequestSource& file, const Work& work, Output& output,
                      const RunRequests& options);
 

@@ -58,6 +58,7 @@ Record score_record(Request& request, const std::vector<generation::CandidateSco
 Work generate_work(const ReadyModel& model, const generation::GenerateOptions& options) {
   Work work;
   work.name = "generate";
+  work.lockstep = model.lockstep;
   work.size = [options](const Request& request) -> generation::RequestSize {
     return {.sequences = options.num_beams > 1 ? options.num_beams : options.num_return_sequences,
             .length = length_of(request) + options.max_new_tokens,
@@ -72,8 +73,9 @@ Work generate_work(const ReadyModel& model, const generation::GenerateOptions& o
     }
     std::vector<Record> records(requests.size());
     const token::Tokenizer* tokenizer = model.built.tokenizer.get();
-    for (const generation::Generated& text : generation::generate_each(
-             *model.built.model, prompts, streams, options, model.device, model.dtype)) {
+    for (const generation::Generated& text :
+         generation::generate_each(*model.built.model, prompts, streams, options, model.device,
+                                   model.dtype, model.lockstep)) {
       Record& record = records[text.prompt];
       record["ids"].push_back(text.ids);
       if (tokenizer)
@@ -90,6 +92,7 @@ Work generate_work(const ReadyModel& model, const generation::GenerateOptions& o
 Work score_work(const ReadyModel& model, std::int64_t batch_tokens) {
   Work work;
   work.name = "score";
+  work.lockstep = model.lockstep;
   work.size = [](const Request& request) -> generation::RequestSize {
     std::int64_t longest = 0;
     for (const auto& ids : request.candidates) longest = std::max(longest, std::ssize(ids));
@@ -107,8 +110,8 @@ Work score_work(const ReadyModel& model, std::int64_t batch_tokens) {
       places.push_back(asked.size());
       if (!one.candidates.empty()) asked.push_back(std::move(one));
     }
-    const auto scores =
-        generation::score(*model.built.model, asked, batch_tokens, model.device, model.dtype);
+    const auto scores = generation::score(*model.built.model, asked, batch_tokens, model.device,
+                                          model.dtype, model.lockstep);
     std::vector<Record> records;
     for (std::size_t r = 0; r < requests.size(); ++r) {
       const bool any = std::any_of(requests[r].candidates.begin(), requests[r].candidates.end(),

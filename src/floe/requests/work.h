@@ -12,6 +12,7 @@ struct ReadyModel {
   const models::BuiltModel& built;
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;
+  generation::Lockstep* lockstep = nullptr;  // Note [Lockstep]; null: every rank has it whole
 };
 
 // Records have `ids` (of each result, best first), `text` with a tokenizer and `scores` with beams.

@@ -198,6 +198,14 @@ bool Engine::any_rank_has(bool work) {
                          *state_->context.world)[0] > 0;
 }
 
+std::vector<bool> Engine::any_rank_has(const std::vector<bool>& work) {
+  const auto sums = sum_and_compare({work.begin(), work.end()}, state_->context.collectives,
+                                    *state_->context.world);
+  std::vector<bool> any;
+  for (const double sum : sums) any.push_back(sum > 0);
+  return any;
+}
+
 void Engine::empty_forward() { state_->runner->empty_forward(); }
 
 // ---- looking inside ----

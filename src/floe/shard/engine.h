@@ -124,6 +124,8 @@ class Engine {
   //   while (engine->any_rank_has(batch.has_value()))
   //     if (batch) evaluate(*batch); else engine->empty_forward();
   bool any_rank_has(bool work);
+  // The same for several kinds of work at once, one answer for each.
+  std::vector<bool> any_rank_has(const std::vector<bool>& work);
   // Collective: takes part in a forward without gradients of the other ranks.
   void empty_forward();
 

@@ -57,7 +57,8 @@ at::Tensor MaskedCrossAttention::add_to(const at::Tensor& x, const at::Tensor& m
 }
 
 at::Tensor MaskedCrossAttention::keys_and_values(const at::Tensor& media, const MediaPlan& plan) {
-  if (!plan.cache()) return to_kv_(media);
+  // A unit of its own takes part in every pass (Note [Lockstep]).
+  if (!plan.cache() || to_kv_->boundary) return to_kv_(media);
   at::Tensor& kept = plan.cache()->of(this);
   if (!kept.defined()) kept = to_kv_(media);
   return kept;
