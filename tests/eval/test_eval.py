@@ -293,11 +293,11 @@ def many(tmp_path):
                      prompt="{question} ", answer="{answer}", text=dict(max_new_tokens=12, num_beams=2))  # fmt: skip
 
 
-@pytest.mark.parametrize("ranks, end", [(1, signal.SIGINT), (2, signal.SIGKILL)])
-def test_an_interrupted_evaluation_goes_on(captioner, many, ranks, end, tmp_path):
+@pytest.mark.parametrize("ranks, end, more", [(1, signal.SIGINT, []), (2, signal.SIGKILL, []), (2, signal.SIGKILL, ["--sharded"])])
+def test_an_interrupted_evaluation_goes_on(captioner, many, ranks, end, more, tmp_path):
     model, _ = captioner
     launch = ["launch", "-n", ranks, "--"] if ranks > 1 else []
-    words = [*launch, "eval", model, many, "--shots", "1", "--seeds", "5,6", "--batch-tokens", 250, "--json"]
+    words = [*launch, "eval", model, many, "--shots", "1", "--seeds", "5,6", "--batch-tokens", 250, "--json", *more]
     whole = run(*words, "--output", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
 
@@ -391,6 +391,9 @@ def test_contexts_by_similarity(captioner, vizwiz, tmp_path):
     ]  # fmt: skip
     records = asked_of(model, tmp_path, requests, "generate", "--num-beams", 3, "--length-penalty", 0, "--max-new-tokens", 5)
     assert [one["answer"] for one in answers_of(tmp_path / "out", 1, 42)] == [vqa_cut(record["text"][0]) for record in records]
+    done = run("launch", "-n", "2", "--", "eval", model, task, "--output", tmp_path / "sliced", "--shots", "1", "--sharded")
+    assert done.returncode == 0, done.stderr
+    assert answers_of(tmp_path / "sliced", 1, 42) == answers_of(tmp_path / "out", 1, 42)
 
 
 @pytest.mark.parametrize(

@@ -223,11 +223,11 @@ def many(plain_lm, tmp_path):
     return model, write_requests(tmp_path / "requests.jsonl", requests)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_killed_run_goes_on(many, ranks, tmp_path):
+@pytest.mark.parametrize("ranks, more", [(1, []), (2, []), (2, ["--sharded"])])
+def test_a_killed_run_goes_on(many, ranks, more, tmp_path):
     model, file = many
     launch = ["launch", "-n", ranks, "--"] if ranks > 1 else []
-    words = [*launch, "generate", model, "--requests", file, "--max-new-tokens", 25, "--eos-id", "none", "--num-beams", 2, "--batch-tokens", 300]
+    words = [*launch, "generate", model, "--requests", file, "--max-new-tokens", 25, "--eos-id", "none", "--num-beams", 2, "--batch-tokens", 300, *more]
     whole, out, parts = tmp_path / "whole.jsonl", tmp_path / "out.jsonl", tmp_path / "out.jsonl.parts"
     assert run(*words, "--output", whole).returncode == 0
     process = subprocess.Popen([FLOE, *map(str, words), "--output", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -385,6 +385,8 @@ REFUSED = [
     (["generate", "MODEL", "--requests", "FILE", "--json"], "--json has no use with --requests"),
     (["generate", "MODEL", "--ids", "1", "--output", "x"], "--output has no use without --requests"),
     (["launch", "-n", "2", "--", "score", "MODEL", "FILE"], "name a file with --output"),
+    (["score", "MODEL", "FILE", "--sharded"], "start several with 'floe launch -n N -- score ...'"),
+    (["generate", "MODEL", "--ids", "1", "--sharded"], "--sharded has no use without --requests"),
 ]
 
 

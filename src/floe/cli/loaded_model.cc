@@ -7,13 +7,16 @@
 #include <map>
 
 #include "floe/core/error.h"
+#include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/io/tensors/tensor_source.h"
 #include "floe/models/weights/assembled_source.h"
 #include "floe/models/weights/file_layouts.h"
 #include "floe/models/weights/save.h"
 #include "floe/models/weights/weight_defects.h"
+#include "floe/nn/init.h"
 #include "floe/nn/load.h"
+#include "floe/strategy/strategy_options.h"
 
 namespace floe::cli {
 namespace {
@@ -43,6 +46,50 @@ void log_new_parameters(const models::BuiltModel& built, const std::string& path
   log::warn("'", path, "' names no trained weights for ", names.size(),
             names.size() == 1 ? " parameter, which is" : " parameters, which are",
             " random: ", join(parts, ", "), "; name them with model.weights");
+}
+
+// Of the first values of every parameter and of some in its middle, as they will be loaded.
+std::string weights_digest(const models::BuiltModel& built, std::uint64_t seed,
+                           at::ScalarType dtype) {
+  constexpr std::int64_t kValues = 8;
+  const at::AutoGradMode grad_off(false);
+  Hash64 hash;
+  for (const nn::NamedParameter& parameter : nn::named_parameters(*built.module)) {
+    hash.add(parameter.name);
+    const std::int64_t numel = parameter.tensor.numel();
+    const TensorInfo* info = nn::find_any(*built.source, parameter.name, parameter.other_names);
+    for (const std::int64_t first : {std::int64_t{0}, numel / 2}) {
+      const at::Tensor values = at::empty({std::min(kValues, numel - first)}, dtype);
+      if (info)
+        nn::read_elements(*built.source, *info, first, values);
+      else
+        nn::fill(*parameter.init, seed, parameter.name, first, values);
+      const at::Tensor bytes = values.to(at::kFloat).contiguous();
+      hash.add({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()});
+    }
+  }
+  return hex_digits(hash.value());
+}
+
+// Every rank holds its slices of everything, and gathers a layer when it computes it.
+void slice(LoadedModel& loaded, std::shared_ptr<comm::World> world, std::uint64_t seed) {
+  const StrategyConfig strategy;
+  shard::ShardOptions how = strategy::shard_options_of(strategy);
+  how.world = std::move(world);
+  how.mixed_precision.param = loaded.dtype;
+  how.trainable = std::vector<std::string>{};
+  how.source = loaded.built.source.get();
+  how.seed = seed;
+  loaded.engine = shard::fully_shard(loaded.built.module,
+                                     strategy::policy_of(strategy, *loaded.built.module), how);
+  using Turn = generation::Lockstep::Turn;
+  loaded.lockstep = std::make_shared<generation::Lockstep>(
+      *loaded.built.model, loaded.device, loaded.dtype,
+      [engine = loaded.engine](const Turn& own) -> Turn {
+        const auto any = engine->any_rank_has({own.pass, own.images, own.stop});
+        return {any[0], any[1], any[2]};
+      },
+      &stop_on_signals());
 }
 
 // A model as tensors of a file; keeps the one that was read last.
@@ -127,13 +174,33 @@ at::Device device_of(const std::string& command, const Options& options) {
   return device;
 }
 
+OptionRow sharded_option() {
+  return {"--sharded", "",
+          "slice the model over the ranks instead of having it whole on each: for a model that is "
+          "larger than a rank's memory"};
+}
+
+comm::WorldOptions ranks_of(const std::string& command, const Options& options) {
+  comm::WorldOptions place;
+  place.rendezvous = comm::find_rendezvous({.url = "env"}, comm::process_environment());
+  require<ConfigError>(place.rendezvous.world_size > 1 || !options.has("--sharded"), command,
+                       ": --sharded has no use on one rank; start several with 'floe launch -n N "
+                       "-- ",
+                       command, " ...', or leave it out");
+  place.device = device_of(command, options);
+  // Ranks with whole models only tell each other how far they are.
+  place.backend = options.has("--sharded") && place.device->is_cuda() ? comm::Backend::nccl
+                                                                      : comm::Backend::gloo;
+  return place;
+}
+
 LoadedModel load_model(const std::string& command, const std::string& path, const Args& changes,
-                       const Options& options, std::optional<at::Device> device) {
+                       const Options& options, std::shared_ptr<comm::World> world) {
   LoadedModel loaded;
   loaded.dtype = choose<at::ScalarType>(
       options, "--dtype", {{"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}},
       "fp32");
-  loaded.device = device ? *device : device_of(command, options);
+  loaded.device = world ? world->device() : device_of(command, options);
   if (loaded.device.is_cuda() && !loaded.device.has_index()) loaded.device.set_index(0);
   const Located located = locate(command, path, Wanted::weights);
   const UsedModel used = require_model(command, located, changes);
@@ -142,8 +209,12 @@ LoadedModel load_model(const std::string& command, const std::string& path, cons
   loaded.built = build(used);
   log_choice(located);
   log_new_parameters(loaded.built, path);
-  nn::materialize(*loaded.built.module, loaded.built.source.get(), used.seed, loaded.device,
-                  loaded.dtype);
+  loaded.digest = weights_digest(loaded.built, used.seed, loaded.dtype);
+  if (world && options.has("--sharded"))
+    slice(loaded, std::move(world), used.seed);
+  else
+    nn::materialize(*loaded.built.module, loaded.built.source.get(), used.seed, loaded.device,
+                    loaded.dtype);
   loaded.built.module->eval();
   return loaded;
 }

@@ -12,8 +12,11 @@
 
 #include "floe/cli/options.h"
 #include "floe/cli/used_model.h"
+#include "floe/comm/world.h"
 #include "floe/io/tensors/tensor_source.h"
 #include "floe/models/build.h"
+#include "floe/requests/work.h"
+#include "floe/shard/engine.h"
 
 namespace floe::cli {
 
@@ -28,20 +31,32 @@ struct LoadedModel {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;
   std::string origin;  // the checkpoint whose weights are used, else the file that names the model
+  std::string digest;  // of some values of every parameter: models of one name are told apart
+  // With --sharded: who slices it over the ranks, and keeps them in step (Note [Lockstep]).
+  std::shared_ptr<shard::Engine> engine;
+  std::shared_ptr<generation::Lockstep> lockstep;
+
+  requests::ReadyModel ready() const { return {built, device, dtype, lockstep.get()}; }
 };
 
 // The options that load_model reads, as --help has them.
 OptionRow dtype_option();
 OptionRow device_option();
+OptionRow sharded_option();
 
 // What --device says, without an index. Throws ConfigError where there is no such device.
 at::Device device_of(const std::string& command, const Options& options);
 
 // Reads --dtype (fp32, bf16, fp16) and --device (cpu, cuda), and builds what `path` stands for
 // (Note [What a model is]) in evaluation mode. Says on stderr which checkpoint of a run is used,
-// and which parameters are in no file. `device`: which one, where a rank has its own.
+// and which parameters are in no file. `world`: of a job with several ranks; with --sharded this is
+// collective, and each rank reads and holds its slices.
 LoadedModel load_model(const std::string& command, const std::string& path, const Args& changes,
-                       const Options& options, std::optional<at::Device> device = std::nullopt);
+                       const Options& options, std::shared_ptr<comm::World> world = nullptr);
+
+// Of a command that may run on several ranks: where they meet, and by what. Throws ConfigError for
+// --sharded on one.
+comm::WorldOptions ranks_of(const std::string& command, const Options& options);
 
 // A whole model as the tensors of the file that `floe export` would write: a Flamingo under
 // OpenFlamingo's names, a language model under Hugging Face's, adapters merged. Keeps the tensor

@@ -25,10 +25,11 @@ constexpr std::int64_t kMostBatchTokens = std::int64_t{1} << 40;
 // bytes, JSON may not.
 nlohmann::ordered_json settings_of(const RequestsJob& job, const Options& options,
                                    const LoadedModel& loaded, const requests::RequestFile& file) {
-  static const std::set<std::string> others{"--output", "--force", "--batch-tokens", "--requests"};
+  static const std::set<std::string> others{"--output", "--force", "--batch-tokens", "--requests",
+                                            "--sharded"};
   nlohmann::ordered_json settings{{"command", std::string(job.command.name)},
                                   {"model", shown_bytes(fs::absolute(loaded.origin).string())},
-                                  {"weights", weights_digest(loaded.built)},
+                                  {"weights", loaded.digest},
                                   {"changes", shown_bytes(join(job.changes, " "))},
                                   {"requests", file.size()},
                                   {"digest", file.digest()}};
@@ -65,15 +66,15 @@ void check_output(const RequestsJob& job, const Options& options, int ranks) {
                        "' is there already; name another --output, or replace it with --force");
 }
 
-requests::Summary run_as_rank(const RequestsJob& job, const Options& options, comm::World* world) {
+requests::Summary run_as_rank(const RequestsJob& job, const Options& options,
+                              const std::shared_ptr<comm::World>& world) {
   requests::RunRequests how;
   how.batch_tokens =
       options.integer("--batch-tokens", generation::kBatchTokens, 1, kMostBatchTokens);
-  how.world = world;
+  how.world = world.get();
   how.stop = &stop_on_signals();
   const std::string name(job.command.name);
-  const LoadedModel loaded = load_model(name, job.model, job.changes, options,
-                                        world ? std::optional(world->device()) : std::nullopt);
+  const LoadedModel loaded = load_model(name, job.model, job.changes, options, world);
   generation::require_decoder(*loaded.built.model);
   const requests::RequestFile file(job.file, loaded.built, job.needs(loaded));
   std::unique_ptr<requests::Output> output;
@@ -85,7 +86,7 @@ requests::Summary run_as_rank(const RequestsJob& job, const Options& options, co
       world->require_same("what they compute", values,
                           "start all ranks with the same files and the same command line");
     }
-    output = requests::file_output({*path, settings, options.has("--force")}, world);
+    output = requests::file_output({*path, settings, options.has("--force")}, world.get());
   } else {
     output = requests::stream_output(std::cout);
   }
@@ -108,23 +109,6 @@ Exit exit_of(const RequestsJob& job, const requests::Summary& summary, bool spea
 
 }  // namespace
 
-std::string weights_digest(const models::BuiltModel& built) {
-  constexpr std::int64_t kValues = 16;
-  const at::AutoGradMode grad_off(false);
-  Hash64 hash;
-  std::vector<at::Tensor> samples;
-  for (const nn::NamedParameter& parameter : nn::named_parameters(*built.module)) {
-    hash.add(parameter.name);
-    const at::Tensor values = parameter.tensor.flatten();
-    const std::int64_t stride = std::max<std::int64_t>(values.numel() / kValues, 1);
-    samples.push_back(values.slice(0, 0, values.numel(), stride).to(at::kFloat));
-  }
-  if (samples.empty()) return hex_digits(hash.value());
-  const at::Tensor all = at::cat(samples).cpu().contiguous();
-  hash.add({static_cast<const char*>(all.const_data_ptr()), all.nbytes()});
-  return hex_digits(hash.value());
-}
-
 std::vector<OptionRow> requests_options() {
   return {
       {"--output", "FILE",
@@ -134,6 +118,7 @@ std::vector<OptionRow> requests_options() {
       {"--batch-tokens", "N",
        str("at most so many tokens of all sequences of a batch together, an image counting as ",
            generation::kTokensOfImage, " (default ", generation::kBatchTokens, ")")},
+      sharded_option(),
   };
 }
 
@@ -142,18 +127,14 @@ Exit run_requests_job(const RequestsJob& job, const Options& options) {
                        "' of requests");
   require<ConfigError>(fs::is_regular_file(job.file), job.command.name, ": '", job.file,
                        "' is a folder, a pipe or a device; name a file of requests");
-  comm::WorldOptions place;
-  place.rendezvous = comm::find_rendezvous({.url = "env"}, comm::process_environment());
+  comm::WorldOptions place = ranks_of(std::string(job.command.name), options);
   check_output(job, options, place.rendezvous.world_size);
   if (place.rendezvous.world_size == 1)
     return exit_of(job, run_as_rank(job, options, nullptr), /*speaks=*/true);
-  // Ranks only tell each other how far they are: models are whole on each of them.
-  place.backend = comm::Backend::gloo;
-  place.device = device_of(std::string(job.command.name), options);
   place.run = fs::absolute(options.value("--output").value_or("")).string();
   const auto world = comm::World::join(place);
   requests::Summary summary;
-  const int code = comm::guarded(*world, [&] { summary = run_as_rank(job, options, world.get()); });
+  const int code = comm::guarded(*world, [&] { summary = run_as_rank(job, options, world); });
   return code == 0 ? exit_of(job, summary, /*speaks=*/world->rank() == 0) : static_cast<Exit>(code);
 }
 

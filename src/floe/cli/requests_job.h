@@ -10,11 +10,8 @@
 
 namespace floe::cli {
 
-// The rows of a command that takes such a file: --output, --force, --batch-tokens.
+// The rows of a command that takes such a file: --output, --force, --batch-tokens, --sharded.
 std::vector<OptionRow> requests_options();
-
-// Of some values of every parameter: models under the same name are told apart by what they are.
-std::string weights_digest(const models::BuiltModel& built);
 
 struct RequestsJob {
   const Command& command;
@@ -25,7 +22,8 @@ struct RequestsJob {
   std::function<requests::Work(const LoadedModel&, const requests::RunRequests&)> work;
 };
 
-// Alone, or as a rank of a job: each rank loads the whole model and does its share.
+// Alone, or as a rank of a job: each does its share, with the whole model or with one
+// that is sliced.
 Exit run_requests_job(const RequestsJob& job, const Options& options);
 
 }  // namespace floe::cli

@@ -27,8 +27,8 @@ struct CandidateScore {
 // The log-probability of every candidate after the prompt of its request, request by request. A
 // prompt, with its images, is computed once and shared by its candidates; of these as many are
 // computed together as the budget allows (Note [Token budget]). Candidates of one token cost
-// nothing beside the prompt. The model is as `generate_each` wants it. Throws ConfigError or DataError
-// for what the model cannot read.
+// nothing beside the prompt. The model is as `generate_each` wants it. Throws ConfigError or
+// DataError for what the model cannot read.
 std::vector<std::vector<CandidateScore>> score(models::LanguageModel& model,
                                                const std::vector<ScoreRequest>& requests,
                                                std::int64_t batch_tokens, at::Device device,

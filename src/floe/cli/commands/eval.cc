@@ -144,11 +144,11 @@ std::string short_name(const std::string& path) {
 eval::AskedModel asked_model(const LoadedModel& loaded, const std::string& name) {
   const GenerationDefaults defaults = generation_defaults(loaded);
   const models::ModelInfo& info = loaded.built.model->info();
-  eval::AskedModel model{.ready = {loaded.built, loaded.device, loaded.dtype},
+  eval::AskedModel model{.ready = loaded.ready(),
                          .name = name,
                          .folder = short_name(loaded.origin),
                          .checkpoint = fs::absolute(loaded.origin).lexically_normal().string(),
-                         .digest = weights_digest(loaded.built)};
+                         .digest = loaded.digest};
   model.step = checkpoint::step_of_name(fs::path(loaded.origin).filename().string()).value_or(-1);
   model.text.eos = defaults.eos;
   model.text.images_of_whole_text = defaults.images_of_whole_text;
@@ -159,8 +159,8 @@ eval::AskedModel asked_model(const LoadedModel& loaded, const std::string& name)
 }
 
 // Nothing: stopped by a signal.
-std::optional<std::vector<eval::TaskResult>> ask_as_rank(const EvalJob& job, const Options& options,
-                                                         comm::World* world) {
+std::optional<std::vector<eval::TaskResult>> ask_as_rank(
+    const EvalJob& job, const Options& options, const std::shared_ptr<comm::World>& world) {
   eval::EvaluateOptions how;
   how.folder = job.folder;
   how.force = options.has("--force");
@@ -168,13 +168,12 @@ std::optional<std::vector<eval::TaskResult>> ask_as_rank(const EvalJob& job, con
                   {"dtype", options.value("--dtype").value_or("fp32")}};
   how.how.batch_tokens =
       options.integer("--batch-tokens", generation::kBatchTokens, 1, kMostEvalTokens);
-  how.how.world = world;
+  how.how.world = world.get();
   how.how.stop = &stop_on_signals();
   std::vector<eval::TaskResult> results;
   std::map<std::string, std::string> asked;  // checkpoints, and as what they were named
   for (const std::string& path : job.models) {
-    const LoadedModel loaded = load_model("eval", path, job.changes, options,
-                                          world ? std::optional(world->device()) : std::nullopt);
+    const LoadedModel loaded = load_model("eval", path, job.changes, options, world);
     generation::require_decoder(*loaded.built.model);
     const eval::AskedModel model = asked_model(loaded, path);
     const auto [same, is_new] = asked.emplace(model.checkpoint, path);
@@ -210,8 +209,7 @@ void make_output(const EvalJob& job) {
 Exit run_eval(const Args& args) {
   const Options options(kEvalCommand, args);
   const EvalJob job = read_job(options);
-  comm::WorldOptions place;
-  place.rendezvous = comm::find_rendezvous({.url = "env"}, comm::process_environment());
+  comm::WorldOptions place = ranks_of("eval", options);
   std::optional<std::vector<eval::TaskResult>> results;
   if (place.rendezvous.world_size == 1) {
     make_output(job);
@@ -219,14 +217,11 @@ Exit run_eval(const Args& args) {
     if (results) print_results(job, *results, options.has("--json"));
     return results ? Exit::done : Exit::stopped;
   }
-  // Ranks only tell each other how far they are: models are whole on each of them.
-  place.backend = comm::Backend::gloo;
-  place.device = device_of("eval", options);
   place.run = job.folder;
   const auto world = comm::World::join(place);
   const int code = comm::guarded(*world, [&] {
     if (world->rank() == 0) make_output(job);
-    results = ask_as_rank(job, options, world.get());
+    results = ask_as_rank(job, options, world);
     if (results && world->rank() == 0) print_results(job, *results, options.has("--json"));
   });
   if (code != 0) return static_cast<Exit>(code);
@@ -252,6 +247,7 @@ std::vector<OptionRow> eval_options() {
       {"--batch-tokens", "N",
        str("at most so many tokens of all sequences of a batch together, an image counting as ",
            generation::kTokensOfImage, " (default ", generation::kBatchTokens, ")")},
+      sharded_option(),
       dtype_option(),
       device_option(),
   };
@@ -274,8 +270,8 @@ hateful_memes. Contexts are drawn as OpenFlamingo draws them. What cannot be ask
   floe eval runs/demo task.yaml --all-checkpoints
   floe launch -n 2 -- eval runs/demo task.yaml --output scores
 
-Over several ranks each has the whole model and does its share. MODEL and key=value are as for floe
-generate. docs/evaluation.md tells more.
+Over several ranks each does its share, with the whole model or, with --sharded, its slices of it. MODEL
+and key=value are as for floe generate. docs/evaluation.md tells more.
 )",
     .words = "PATH",
     .keys = keys_of_a_run,

@@ -214,8 +214,7 @@ Exit run_over_requests(const Options& options, const Words& words,
           },
       .work =
           [&](const LoadedModel& loaded, const requests::RunRequests&) {
-            return requests::generate_work({loaded.built, loaded.device, loaded.dtype},
-                                           for_model(how, options, loaded));
+            return requests::generate_work(loaded.ready(), for_model(how, options, loaded));
           },
   };
   return run_requests_job(job, options);
@@ -231,7 +230,7 @@ Exit run_generate(const Args& args) {
       words.paths.size(), "; 'floe generate --help' shows the options");
   generation::GenerateOptions how = read_generate_options(options);
   if (options.has("--requests")) return run_over_requests(options, words, how);
-  for (const char* name : {"--output", "--force", "--batch-tokens"})
+  for (const char* name : {"--output", "--force", "--batch-tokens", "--sharded"})
     require<ConfigError>(!options.has(name), "generate: ", name, " has no use without --requests");
   require_prompts(options);
   const LoadedModel loaded = load_model("generate", words.paths[0], words.changes, options);

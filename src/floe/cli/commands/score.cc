@@ -20,8 +20,7 @@ Exit run_score(const Args& args) {
       .needs = [](const LoadedModel&) { return requests::RequestNeeds{.candidates = true}; },
       .work =
           [](const LoadedModel& loaded, const requests::RunRequests& how) {
-            return requests::score_work({loaded.built, loaded.device, loaded.dtype},
-                                        how.batch_tokens);
+            return requests::score_work(loaded.ready(), how.batch_tokens);
           },
   };
   return run_requests_job(job, options);
@@ -55,7 +54,8 @@ is best and best_per_token. A request that cannot be scored has 'error', and the
 
 Paths of images are looked for beside the file of requests, else in the working directory. 'ids' may
 stand for 'prompt', lists of ids for candidates; 'id', any value, comes back with the result. Over
-several ranks each has the whole model and does its share. MODEL and key=value are as for floe generate.
+several ranks each does its share, with the whole model or, with --sharded, its slices of it. MODEL and
+key=value are as for floe generate.
 )",
     .words = "PATH",
     .keys = keys_of_a_run,

@@ -19,7 +19,7 @@ constexpr std::int64_t kPicturesAtOnce = 64;
 // The pooled class token; of a tower without its projection the mean of the tokens.
 at::Tensor features_of(models::LanguageModel& model, const at::Tensor& images) {
   models::Stages stages;
-  model.encode_images(images, &stages);
+  nn::call_through(model.module(), [&] { return model.encode_images(images, &stages); });
   const auto pooled = stages.find("vision_pooled");
   const at::Tensor found =
       pooled != stages.end() ? pooled->second : stages.at("vision_tokens").mean(1);

@@ -33,7 +33,8 @@ Flamingo::Flamingo(const FlamingoSpec& spec) : DecoderModel(flamingo_info(spec))
 at::Tensor Flamingo::encode_images(const at::Tensor& images, Stages* stages) {
   at::Tensor tokens;
   if (stages) {
-    const VisionOutput seen = vision_encoder_->encode(images);
+    const VisionOutput seen =
+        nn::call_through(*vision_encoder_, [&] { return vision_encoder_->encode(images); });
     (*stages)["vision_tokens"] = tokens = seen.tokens;
     if (seen.pooled.defined()) (*stages)["vision_pooled"] = seen.pooled;
   } else {

@@ -46,6 +46,12 @@ class PatchEmbedding : public nn::Module {
 struct VisionOutput {
   at::Tensor tokens;  // [M, grid², width], without the class token
   at::Tensor pooled;  // [M, embed_dim], undefined without projection
+
+  template <class F>
+  void visit_tensors(F&& f) {
+    f(tokens);
+    f(pooled);
+  }
 };
 
 class VisionTransformer : public nn::Module {

@@ -74,8 +74,8 @@ class Reporter {
   // `early`: "120 of 500 steps: …" of a run that has ended before its last step; else empty.
   void end(const std::string& data_report, std::int64_t step, bool stopped,
            const TimeAccount::Times& times, const std::string& early);
-  // `record`: of the last step. Where it was trained and not written yet, because what came after it
-  // failed, it is written now: the checkpoint of an emergency may be of that step.
+  // `record`: of the last step. Where it was trained and not written yet, because what came after
+  // it failed, it is written now: the checkpoint of an emergency may be of that step.
   void failed(StepRecord& record);
 
   // The resolved configuration.
