@@ -71,9 +71,9 @@ Sample sample(int id, std::int64_t label) {
 
 TEST(Expanded, PutsFieldsIn) {
   const std::map<std::string, std::string> fields{{"a", "{b}"}, {"b", "2"}};
-  EXPECT_EQ(expanded("{a}-{b}{{c}}", fields), "{b}-2{c}");
-  expect_refusal([&] { expanded("{c}", fields); }, "samples have a, b");
-  expect_refusal([&] { expanded("{a", fields); }, "without its }");
+  EXPECT_EQ(expand_template("{a}-{b}{{c}}", fields), "{b}-2{c}");
+  expect_refusal([&] { expand_template("{c}", fields); }, "samples have a, b");
+  expect_refusal([&] { expand_template("{a", fields); }, "without its }");
 }
 
 TEST(Requests, HaveContextAndPictures) {

@@ -24,15 +24,16 @@ constexpr std::int64_t kMostBatchTokens = std::int64_t{1} << 40;
 // All that results depend on; how fast they are made is not among it. Names on disk may have any
 // bytes, JSON may not.
 nlohmann::ordered_json settings_of(const RequestsJob& job, const Options& options,
-                                   const LoadedModel& loaded, const requests::RequestFile& file) {
-  static const std::set<std::string> others{"--output", "--force", "--batch-tokens", "--requests",
-                                            "--sharded"};
+                                   const LoadedModel& loaded,
+                                   const requests::RequestSource& source) {
+  static const std::set<std::string> others{"--output",   "--force",   "--batch-tokens",
+                                            "--requests", "--sharded", "--shards"};
   nlohmann::ordered_json settings{{"command", std::string(job.command.name)},
                                   {"model", shown_bytes(fs::absolute(loaded.origin).string())},
                                   {"weights", loaded.digest},
                                   {"changes", shown_bytes(join(job.changes, " "))},
-                                  {"requests", file.size()},
-                                  {"digest", file.digest()}};
+                                  {"requests", source.size()},
+                                  {"digest", source.digest()}};
   for (const OptionRow& row : job.command.options)
     if (row.name.starts_with("-") && !others.contains(row.name))
       settings[row.name] =
@@ -59,11 +60,21 @@ void check_output(const RequestsJob& job, const Options& options, int ranks) {
   require<ConfigError>(type == fs::file_type::not_found || type == fs::file_type::regular,
                        job.command.name, ": --output is '", *out, "', which is no file; name one");
   std::error_code ignored;
-  require<ConfigError>(!fs::equivalent(*out, job.file, ignored), job.command.name,
+  require<ConfigError>(job.shards || !fs::equivalent(*out, job.file, ignored), job.command.name,
                        ": --output is the file of requests itself; name another");
   require<ConfigError>(options.has("--force") || type == fs::file_type::not_found, job.command.name,
                        ": '", *out,
                        "' is there already; name another --output, or replace it with --force");
+}
+
+std::unique_ptr<requests::RequestSource> open_source(const RequestsJob& job,
+                                                     const LoadedModel& loaded) {
+  const requests::RequestNeeds needs = job.needs(loaded);
+  if (!job.shards) return std::make_unique<requests::RequestFile>(job.file, loaded.built, needs);
+  require<ConfigError>(loaded.built.tokenizer != nullptr, job.command.name,
+                       ": --prompt needs a tokenizer, and the model has none; set 'tokenizer:' in "
+                       "its YAML");
+  return std::make_unique<requests::ShardRequests>(*job.shards, loaded.built, needs);
 }
 
 requests::Summary run_as_rank(const RequestsJob& job, const Options& options,
@@ -76,10 +87,10 @@ requests::Summary run_as_rank(const RequestsJob& job, const Options& options,
   const std::string name(job.command.name);
   const LoadedModel loaded = load_model(name, job.model, job.changes, options, world);
   generation::require_decoder(*loaded.built.model);
-  const requests::RequestFile file(job.file, loaded.built, job.needs(loaded));
+  const std::unique_ptr<requests::RequestSource> source = open_source(job, loaded);
   std::unique_ptr<requests::Output> output;
   if (const auto path = options.value("--output")) {
-    const auto settings = settings_of(job, options, loaded, file);
+    const auto settings = settings_of(job, options, loaded, *source);
     if (world) {
       std::vector<comm::NamedText> values;
       for (const auto& [name, value] : settings.items()) values.push_back({name, value.dump()});
@@ -90,7 +101,7 @@ requests::Summary run_as_rank(const RequestsJob& job, const Options& options,
   } else {
     output = requests::stream_output(std::cout);
   }
-  return requests::run_requests(file, job.work(loaded, how), *output, how);
+  return requests::run_requests(*source, job.work(loaded, how), *output, how);
 }
 
 // Lines that are no requests are a mistake of usage, of which the user hears when all else is done.
@@ -122,11 +133,42 @@ std::vector<OptionRow> requests_options() {
   };
 }
 
+std::vector<OptionRow> shards_options(bool with_candidates) {
+  std::vector<OptionRow> rows{
+      {"--shards", "LIST",
+       "ask --prompt of every sample of a data set instead: tar shards such as "
+       "'data/{0000..0127}.tar', or their folder"}};
+  if (with_candidates)
+    rows.push_back(
+        {"--candidate", "TEXT",
+         "with --shards: a candidate; {txt} stands for the sample's .txt, {json.KEY} for "
+         "a value of its .json; may repeat",
+         kRepeats});
+  return rows;
+}
+
+std::optional<requests::ShardTemplate> shards_of(const std::string& command, const Options& options,
+                                                 bool with_candidates) {
+  const auto shards = options.value("--shards");
+  if (!shards) return std::nullopt;
+  const auto prompts = options.values("--prompt");
+  require<ConfigError>(prompts.size() == 1, command, ": --shards needs one --prompt, such as '",
+                       with_candidates ? "<image>" : "<image>Output:", "', and there are ",
+                       prompts.size());
+  requests::ShardTemplate how{as_shards(*shards), prompts[0], {}};
+  require<ConfigError>(!how.shards.empty(), command, ": the folder '", *shards,
+                       "' has no tar shards");
+  if (with_candidates) how.candidates = options.values("--candidate");
+  require<ConfigError>(!with_candidates || !how.candidates.empty(), command,
+                       ": --shards needs --candidate, such as '{txt}'");
+  return how;
+}
+
 Exit run_requests_job(const RequestsJob& job, const Options& options) {
-  require<ConfigError>(path_exists(job.file), job.command.name, ": there is no file '", job.file,
-                       "' of requests");
-  require<ConfigError>(fs::is_regular_file(job.file), job.command.name, ": '", job.file,
-                       "' is a folder, a pipe or a device; name a file of requests");
+  require<ConfigError>(job.shards || path_exists(job.file), job.command.name,
+                       ": there is no file '", job.file, "' of requests");
+  require<ConfigError>(job.shards || fs::is_regular_file(job.file), job.command.name, ": '",
+                       job.file, "' is a folder, a pipe or a device; name a file of requests");
   comm::WorldOptions place = ranks_of(std::string(job.command.name), options);
   check_output(job, options, place.rendezvous.world_size);
   if (place.rendezvous.world_size == 1)

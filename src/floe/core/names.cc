@@ -89,4 +89,35 @@ void require_matches(const std::string& key, const std::string& what,
   }
 }
 
+std::string expand_template(const std::string& text,
+                            const std::map<std::string, std::string>& fields) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if ((c == '{' || c == '}') && at + 1 < text.size() && text[at + 1] == c) {
+      out += c;
+      ++at;
+      continue;
+    }
+    if (c != '{') {
+      out += c;
+      continue;
+    }
+    const std::size_t end = text.find('}', at);
+    require<ConfigError>(end != std::string::npos, "the template '", text,
+                         "' has a { without its }; write {{ for a brace");
+    const std::string name = text.substr(at + 1, end - at - 1);
+    const auto found = fields.find(name);
+    if (found == fields.end()) {
+      std::vector<std::string> names;
+      for (const auto& [key, value] : fields) names.push_back(key);
+      throw ConfigError(str("the template '", text, "' names {", name, "}, but samples have ",
+                            names.empty() ? "no fields" : join(names, ", ")));
+    }
+    out += found->second;
+    at = end;
+  }
+  return out;
+}
+
 }  // namespace floe

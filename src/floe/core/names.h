@@ -1,7 +1,8 @@
-// Dotted names: patterns over them, and suggestions for misspelt ones.
+// Names: patterns over dotted ones, suggestions for misspelt ones, and templates that have some.
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,5 +36,10 @@ std::string did_you_mean_pattern(const std::string& pattern, const std::vector<s
 void require_matches(const std::string& key, const std::string& what,
                      const std::vector<std::string>& patterns,
                      const std::vector<std::string>& names);
+
+// The template with the fields at their places: {name}, and {{ and }} for braces. Throws
+// ConfigError that says which fields there are.
+std::string expand_template(const std::string& text,
+                            const std::map<std::string, std::string>& fields);
 
 }  // namespace floe

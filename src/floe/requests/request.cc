@@ -52,18 +52,23 @@ void check_keys(const nlohmann::json& json) {
            quoted(key), " in a request", did_you_mean(key, known));
 }
 
+// As the model takes it, [1, 3, side, side].
+at::Tensor decode_picture(std::span<const std::byte> bytes, std::int64_t side) {
+  const image::Image picture = image::decode(bytes);
+  const image::Transform transform({.size = static_cast<int>(side)});
+  std::vector<std::uint8_t> crop(transform.crop_bytes());
+  transform.crop(picture, crop.data());
+  at::Tensor pixels = at::empty({1, 3, side, side});
+  transform.normalise(crop.data(), pixels.mutable_data_ptr<float>(), /*flip=*/false);
+  return pixels;
+}
+
 }  // namespace
 
 at::Tensor read_picture(const std::string& path, std::int64_t side) {
   const std::string bytes = read_text(path, kMostPictureBytes);
   try {
-    const image::Image picture = image::decode(std::as_bytes(std::span(bytes)));
-    const image::Transform transform({.size = static_cast<int>(side)});
-    std::vector<std::uint8_t> crop(transform.crop_bytes());
-    transform.crop(picture, crop.data());
-    at::Tensor pixels = at::empty({1, 3, side, side});
-    transform.normalise(crop.data(), pixels.mutable_data_ptr<float>(), /*flip=*/false);
-    return pixels;
+    return decode_picture(std::as_bytes(std::span(bytes)), side);
   } catch (const DataError& error) {
     throw DataError(str(path, ": ", error.what()));
   }
@@ -103,19 +108,8 @@ std::vector<std::int64_t> RequestSource::ids_of(const nlohmann::json& value,
   return value.get<std::vector<std::int64_t>>();
 }
 
-void RequestSource::fill(Request& request, const nlohmann::json& json,
-                         const std::string& file) const {
-  expect(json.is_object(), "request", "a request must be a JSON object, not ", shown(json));
-  if (const auto id = json.find("id"); id != json.end()) request.id = *id;
-  check_keys(json);
-  expect(json.contains("prompt") != json.contains("ids"), "request",
-         "a request needs either 'prompt' or 'ids'", json.contains("prompt") ? ", not both" : "");
-  const bool by_ids = json.contains("ids");
-  expect(by_ids || json["prompt"].is_string(), "request",
-         "'prompt' must be text; give ids as 'ids'");
-  expect(!by_ids || json["ids"].is_array(), "request", "'ids' must be a list of token ids");
-  request.prompt.ids = ids_of(json[by_ids ? "ids" : "prompt"], by_ids ? "'ids'" : "'prompt'", true);
-
+void RequestSource::find_pictures(Request& request, const nlohmann::json& json,
+                                  const std::string& file) const {
   const nlohmann::json images = json.value("images", nlohmann::json::array());
   expect(images.is_array(), "request", "'images' is ", shown(images),
          ", but must be a list of files");
@@ -129,14 +123,30 @@ void RequestSource::fill(Request& request, const nlohmann::json& json,
     expect(path_exists(request.pictures.back()), "image", "there is no picture '", name, "'",
            name.starts_with("/") ? "" : ": " + config::not_found(name, file));
   }
+}
+
+void RequestSource::fill(Request& request, const nlohmann::json& json,
+                         const std::string& file) const {
+  expect(json.is_object(), "request", "a request must be a JSON object, not ", shown(json));
+  if (const auto id = json.find("id"); id != json.end()) request.id = *id;
+  check_keys(json);
+  expect(json.contains("prompt") != json.contains("ids"), "request",
+         "a request needs either 'prompt' or 'ids'", json.contains("prompt") ? ", not both" : "");
+  const bool by_ids = json.contains("ids");
+  expect(by_ids || json["prompt"].is_string(), "request",
+         "'prompt' must be text; give ids as 'ids'");
+  expect(!by_ids || json["ids"].is_array(), "request", "'ids' must be a list of token ids");
+  request.prompt.ids = ids_of(json[by_ids ? "ids" : "prompt"], by_ids ? "'ids'" : "'prompt'", true);
+
+  find_pictures(request, json, file);
   const models::LanguageModel& model = *model_.model;
   const auto& ids = request.prompt.ids;
   const auto markers =
       model.media_token() < 0 ? 0 : std::count(ids.begin(), ids.end(), model.media_token());
-  expect(model.media_token() >= 0 || request.pictures.empty(), "image",
+  expect(model.media_token() >= 0 || request.num_pictures() == 0, "image",
          "there are images, but the model takes none");
-  expect(markers == std::ssize(request.pictures), "image", "the prompt has ", markers,
-         " <image> but there are ", request.pictures.size(), " images; give one for each");
+  expect(markers == request.num_pictures(), "image", "the prompt has ", markers,
+         " <image> but there are ", request.num_pictures(), " images; give one for each");
 
   std::int64_t follow = needs_.new_tokens;
   if (needs_.candidates) {
@@ -209,11 +219,13 @@ Request RequestList::read(std::int64_t number) const {
 }
 
 void RequestSource::load_pictures(Request& request) const {
-  if (request.problem || request.pictures.empty()) return;
+  if (request.problem || request.num_pictures() == 0) return;
+  const std::int64_t side = model_.model->image_size();
   try {
     std::vector<at::Tensor> pictures;
-    for (const std::string& path : request.pictures)
-      pictures.push_back(read_picture(path, model_.model->image_size()));
+    for (const std::string& path : request.pictures) pictures.push_back(read_picture(path, side));
+    for (const auto& bytes : request.encoded) pictures.push_back(decode_picture(bytes, side));
+    request.encoded.clear();
     request.prompt.images = at::cat(pictures);
   } catch (const ResourceError&) {
     throw;  // says nothing about the picture

@@ -8,7 +8,9 @@
 // exception: a run counts it and goes on.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -37,10 +39,14 @@ struct Request {
   std::string where;        // "'FILE' line 7: ", in front of what is wrong with it
   nlohmann::json id;        // null: none
   std::vector<std::string> pictures;
+  // Instead of files: pictures as they lie in a shard, until load_pictures.
+  std::vector<std::vector<std::byte>> encoded;
   generation::Prompt prompt;  // its images come with load_pictures
   // Those that have no tokens keep their place.
   std::vector<std::vector<std::int64_t>> candidates;
   Problem problem;
+
+  std::int64_t num_pictures() const { return std::ssize(pictures) + std::ssize(encoded); }
 };
 
 struct RequestNeeds {
@@ -74,6 +80,7 @@ class RequestSource {
   std::vector<std::int64_t> ids_of(const nlohmann::json& value, const std::string& what,
                                    bool add_special) const;
   void fill(Request& request, const nlohmann::json& json, const std::string& file) const;
+  void find_pictures(Request& request, const nlohmann::json& json, const std::string& file) const;
 
   const models::BuiltModel& model_;
   RequestNeeds needs_;

@@ -62,7 +62,7 @@ Work generate_work(const ReadyModel& model, const generation::GenerateOptions& o
   work.size = [options](const Request& request) -> generation::RequestSize {
     return {.sequences = options.num_beams > 1 ? options.num_beams : options.num_return_sequences,
             .length = length_of(request) + options.max_new_tokens,
-            .images = std::ssize(request.pictures)};
+            .images = request.num_pictures()};
   };
   work.compute = [model, options](std::vector<Request>& requests) {
     std::vector<generation::Prompt> prompts;
@@ -98,7 +98,7 @@ Work score_work(const ReadyModel& model, std::int64_t batch_tokens) {
     for (const auto& ids : request.candidates) longest = std::max(longest, std::ssize(ids));
     return {.sequences = std::ssize(request.candidates),
             .length = length_of(request) + longest,
-            .images = std::ssize(request.pictures)};
+            .images = request.num_pictures()};
   };
   work.compute = [model, batch_tokens](std::vector<Request>& requests) {
     std::vector<generation::ScoreRequest> asked;

@@ -200,13 +200,19 @@ generation::GenerateOptions for_model(generation::GenerateOptions how, const Opt
 
 Exit run_over_requests(const Options& options, const Words& words,
                        const generation::GenerateOptions& how) {
+  const auto shards = shards_of("generate", options, /*with_candidates=*/false);
+  require<ConfigError>(!shards || !options.has("--requests"),
+                       "generate: give either --requests or --shards, not both");
   for (const char* name : {"--prompt", "--image", "--ids", "--images", "--pad-id", "--json"})
-    require<ConfigError>(!options.has(name), "generate: ", name,
-                         " has no use with --requests, whose file says all that");
+    require<ConfigError>(
+        !options.has(name) || (shards && std::string_view(name) == "--prompt"), "generate: ", name,
+        " has no use with ",
+        shards ? "--shards, whose samples say that" : "--requests, whose file says all that");
   const RequestsJob job{
       .command = kGenerateCommand,
       .model = words.paths[0],
-      .file = *options.value("--requests"),
+      .file = options.value("--requests").value_or(""),
+      .shards = shards,
       .changes = words.changes,
       .needs =
           [&](const LoadedModel&) {
@@ -229,9 +235,11 @@ Exit run_generate(const Args& args) {
       "or a YAML), got ",
       words.paths.size(), "; 'floe generate --help' shows the options");
   generation::GenerateOptions how = read_generate_options(options);
-  if (options.has("--requests")) return run_over_requests(options, words, how);
+  if (options.has("--requests") || options.has("--shards"))
+    return run_over_requests(options, words, how);
   for (const char* name : {"--output", "--force", "--batch-tokens", "--sharded"})
-    require<ConfigError>(!options.has(name), "generate: ", name, " has no use without --requests");
+    require<ConfigError>(!options.has(name), "generate: ", name,
+                         " has no use without --requests or --shards");
   require_prompts(options);
   const LoadedModel loaded = load_model("generate", words.paths[0], words.changes, options);
   generation::require_decoder(*loaded.built.model);
@@ -264,6 +272,8 @@ std::vector<OptionRow> generate_options() {
       {},
       {"--requests", "FILE", "requests, a JSON object on each line; may run on several ranks"},
   };
+  const std::vector<OptionRow> of_shards = shards_options(/*with_candidates=*/false);
+  rows.insert(rows.end(), of_shards.begin(), of_shards.end());
   const std::vector<OptionRow> of_requests = requests_options();
   rows.insert(rows.end(), of_requests.begin(), of_requests.end());
   const std::vector<OptionRow> others{
@@ -308,6 +318,7 @@ const Command kGenerateCommand{
     .about = R"(usage: floe generate MODEL [key=value] --prompt TEXT [--image FILE ...] [options]
        floe generate MODEL [key=value] --ids 1,2,3 [--images FILE.safetensors] [options]
        floe generate MODEL [key=value] --requests FILE.jsonl [--output FILE.jsonl] [options]
+       floe generate MODEL [key=value] --shards LIST --prompt TEXT [--output FILE.jsonl] [options]
 
 Continues text with a model: the tokens that transformers' generate gives, through OpenFlamingo for a
 model with images. Prints the new text (or its ids, without a tokenizer), one line per result. With
@@ -319,6 +330,7 @@ line; the result of a request has ids, text and with beams scores, or 'error', a
   floe generate runs/demo/checkpoints/step_1000 --prompt '<image>' --image cat.jpg
   floe generate model.yaml weights=flamingo.pt --ids 1,2,3
   floe launch -n 2 -- generate runs/demo --requests requests.jsonl --output texts.jsonl
+  floe generate runs/demo --shards 'data/{0000..0009}.tar' --prompt '<image>Output:' --output texts.jsonl
 
 MODEL is a run folder (its newest checkpoint is used, and named on stderr), a checkpoint, an exported
 folder, or a YAML: a training configuration or its block 'model:' alone. key=value, ++key=value and

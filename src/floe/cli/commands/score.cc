@@ -7,15 +7,20 @@ namespace {
 Exit run_score(const Args& args) {
   const Options options(kScoreCommand, args);
   const Words words = split_words(options.words());
+  const auto shards = shards_of("score", options, /*with_candidates=*/true);
+  for (const char* name : {"--prompt", "--candidate"})
+    require<ConfigError>(shards || !options.has(name), "score: ", name,
+                         " has no use without --shards");
   require<ConfigError>(
-      words.paths.size() == 2,
+      words.paths.size() == (shards ? 1 : 2),
       "score: expected a model (a run folder, a checkpoint, an exported folder or a YAML) and a "
-      "file of requests, got ",
+      "file of requests (or --shards), got ",
       counted(std::ssize(words.paths), "path"), "; 'floe score --help' tells more");
   const RequestsJob job{
       .command = kScoreCommand,
       .model = words.paths[0],
-      .file = words.paths[1],
+      .file = shards ? "" : words.paths[1],
+      .shards = shards,
       .changes = words.changes,
       .needs = [](const LoadedModel&) { return requests::RequestNeeds{.candidates = true}; },
       .work =
@@ -27,7 +32,10 @@ Exit run_score(const Args& args) {
 }
 
 std::vector<OptionRow> score_options() {
-  std::vector<OptionRow> rows = requests_options();
+  std::vector<OptionRow> rows = shards_options(/*with_candidates=*/true);
+  rows.push_back({"--prompt", "TEXT", "with --shards: what is in front of the candidates"});
+  const std::vector<OptionRow> of_requests = requests_options();
+  rows.insert(rows.end(), of_requests.begin(), of_requests.end());
   rows.push_back(dtype_option());
   rows.push_back(device_option());
   return rows;
@@ -39,6 +47,7 @@ const Command kScoreCommand{
     .name = "score",
     .summary = "how likely given texts are after a prompt, for many at once",
     .about = R"(usage: floe score MODEL REQUESTS.jsonl [key=value] [options]
+       floe score MODEL --shards LIST --prompt TEXT --candidate TEXT [key=value] [options]
 
 Log-probabilities of candidates after a prompt with or without images, a request on each line:
 
@@ -51,6 +60,7 @@ is best and best_per_token. A request that cannot be scored has 'error', and the
     .options = score_options(),
     .closing = R"(  floe score runs/demo requests.jsonl --output scores.jsonl
   floe launch -n 2 -- score runs/demo requests.jsonl --output scores.jsonl
+  floe score runs/demo --shards data --prompt '<image>Output:' --candidate '{txt}' --output scores.jsonl
 
 Paths of images are looked for beside the file of requests, else in the working directory. 'ids' may
 stand for 'prompt', lists of ids for candidates; 'id', any value, comes back with the result. Over

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "floe/core/error.h"
+#include "floe/core/names.h"
 #include "floe/eval/metrics/words.h"
 
 namespace floe::eval {
@@ -11,41 +12,11 @@ namespace {
 constexpr std::string_view kImageMarker = "<image>";
 
 std::string shown_text(const TaskConfig& task, const Sample& sample) {
-  return expanded(task.prompt, sample.fields) + expanded(task.answer, sample.fields) +
+  return expand_template(task.prompt, sample.fields) + expand_template(task.answer, sample.fields) +
          task.separator;
 }
 
 }  // namespace
-
-std::string expanded(const std::string& text, const std::map<std::string, std::string>& fields) {
-  std::string out;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const char c = text[at];
-    if ((c == '{' || c == '}') && at + 1 < text.size() && text[at + 1] == c) {
-      out += c;
-      ++at;
-      continue;
-    }
-    if (c != '{') {
-      out += c;
-      continue;
-    }
-    const std::size_t end = text.find('}', at);
-    require<ConfigError>(end != std::string::npos, "the template '", text,
-                         "' has a { without its }; write {{ for a brace");
-    const std::string name = text.substr(at + 1, end - at - 1);
-    const auto found = fields.find(name);
-    if (found == fields.end()) {
-      std::vector<std::string> names;
-      for (const auto& [key, value] : fields) names.push_back(key);
-      throw ConfigError(str("the template '", text, "' names {", name, "}, but samples have ",
-                            names.empty() ? "no fields" : join(names, ", ")));
-    }
-    out += found->second;
-    at = end;
-  }
-  return out;
-}
 
 const std::vector<std::string>& classes_of(const TaskConfig& task, const Sample& sample) {
   return sample.choices.empty() ? task.candidates : sample.choices;
@@ -76,7 +47,7 @@ std::vector<nlohmann::json> requests_of(const TaskConfig& task, const std::vecto
         of_context.size() >= asked.images.size())
       images.assign(of_context.begin(),
                     of_context.begin() + static_cast<std::ptrdiff_t>(asked.images.size()));
-    nlohmann::json request{{"prompt", context + expanded(task.prompt, asked.fields)},
+    nlohmann::json request{{"prompt", context + expand_template(task.prompt, asked.fields)},
                            {"id", asked.id}};
     if (!images.empty()) request["images"] = images;
     if (classes) {
@@ -84,7 +55,7 @@ std::vector<nlohmann::json> requests_of(const TaskConfig& task, const std::vecto
       for (const std::string& name : classes_of(task, asked)) {
         auto fields = asked.fields;
         fields["choice"] = name;
-        request["candidates"].push_back(expanded(task.candidate, fields));
+        request["candidates"].push_back(expand_template(task.candidate, fields));
       }
     }
     requests.push_back(std::move(request));

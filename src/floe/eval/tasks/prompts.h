@@ -11,10 +11,6 @@
 
 namespace floe::eval {
 
-// The template with the fields at their places: {name}, and {{ and }} for braces. Throws
-// ConfigError that names the fields there are.
-std::string expanded(const std::string& text, const std::map<std::string, std::string>& fields);
-
 // A request for each sample that is asked, in the order of the draw: `prompt`, `images`, `id` (that
 // of the sample) and for classes `candidates`.
 std::vector<nlohmann::json> requests_of(const TaskConfig& task, const std::vector<Sample>& tests,
