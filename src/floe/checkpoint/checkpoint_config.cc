@@ -8,7 +8,8 @@ void describe(config::Schema<KeepBestConfig>& s) {
   using C = KeepBestConfig;
   s.field("metric", &C::metric,
           "Name of the metric that ranks checkpoints: val_loss, val_loss_SOURCE, "
-          "val_perplexity_SOURCE (saves at steps with a validation) or loss_SOURCE");
+          "val_perplexity_SOURCE, val_TASK_METRIC (saves at steps with a validation) or "
+          "loss_SOURCE");
   s.field("n", &C::n, "How many of the best stay, beside the newest").at_least(0);
   s.field("better", &C::better, "Which way the metric is better");
   s.check("metric", [](const C& c) -> std::string {

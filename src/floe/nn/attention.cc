@@ -256,7 +256,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   KvCache::Layer& seen = cache.layer(layer, k);
   const KvCache::Pass& pass = cache.pass(segments, rule, q.options(), q.size(2));
   seen.keys.flatten(0, 1).index_copy_(0, pass.places, k);
-  seen.values.flatten(0, 1).index_copy_(0, pass.places, v);
+  // With autocast, keys that were rotated may be of a wider type than values.
+  seen.values.flatten(0, 1).index_copy_(0, pass.places, v.to(seen.values.scalar_type()));
   if (pass.first) return attention(q, k, v, segments, pass.masks, rule);
   const std::vector<at::Tensor> queries = segments.parts(segments.pad(q));
   std::vector<at::Tensor> mixed;

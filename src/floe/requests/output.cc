@@ -1,5 +1,8 @@
 #include "floe/requests/output.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -12,6 +15,7 @@
 #include <optional>
 #include <ostream>
 #include <span>
+#include <sstream>
 #include <string_view>
 
 #include "floe/core/error.h"
@@ -293,6 +297,53 @@ std::vector<std::string> agree(comm::World* world, const std::string& key,
     all.push_back(*found);
   }
   return all;
+}
+
+std::vector<std::string> MemoryOutput::exchange(const std::string& own, bool& stopped) const {
+  if (!world_) return {own};
+  const auto ranks = static_cast<std::int64_t>(world_->size());
+  const at::Tensor mine =
+      at::tensor({std::ssize(own), std::int64_t{stopped}}, at::kLong).to(world_->device());
+  const at::Tensor all = at::empty({ranks * 2}, mine.options());
+  world_->group()->all_gather(all, mine, "sizes of results").wait();
+  const at::Tensor sizes = world_->read(all);
+  const auto* size = sizes.const_data_ptr<std::int64_t>();
+  std::int64_t longest = 1;
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    longest = std::max(longest, size[2 * r]);
+    stopped = stopped || size[2 * r + 1] != 0;
+  }
+  if (stopped) return {};
+  at::Tensor bytes = at::zeros({longest}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), own.data(), own.size());
+  bytes = bytes.to(world_->device());
+  const at::Tensor gathered = at::empty({ranks * longest}, bytes.options());
+  world_->group()->all_gather(gathered, bytes, "results").wait();
+  const at::Tensor host = world_->read(gathered);
+  const auto* text = reinterpret_cast<const char*>(host.const_data_ptr<std::uint8_t>());
+  std::vector<std::string> texts;
+  for (std::int64_t r = 0; r < ranks; ++r)
+    texts.emplace_back(text + r * longest, static_cast<std::size_t>(size[2 * r]));
+  return texts;
+}
+
+Summary MemoryOutput::finish(std::int64_t requests, bool stopped) {
+  std::string own;
+  for (const Record& record : own_) own += line_of(record) + "\n";
+  Summary summary{.requests = requests};
+  const std::vector<std::string> all = exchange(own, stopped);
+  summary.stopped = stopped;
+  if (stopped) return summary;
+  records_.assign(static_cast<std::size_t>(requests), nullptr);
+  for (const std::string& text : all) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      const Record record = Record::parse(line);
+      count(summary, record);
+      records_.at(static_cast<std::size_t>(number_of(record))) = record;
+    }
+  }
+  return summary;
 }
 
 std::unique_ptr<Output> stream_output(std::ostream& stream) {

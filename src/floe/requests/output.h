@@ -50,6 +50,29 @@ class Output {
 // To a stream, as soon as all before it are there, or the run is stopped. One rank only.
 std::unique_ptr<Output> stream_output(std::ostream& stream);
 
+// Nowhere: they are there when the run ends.
+class MemoryOutput : public Output {
+ public:
+  // Null: one rank.
+  explicit MemoryOutput(comm::World* world) : world_(world) {}
+
+  bool has(std::int64_t) const override { return false; }
+  void write(const Record& record) override { own_.push_back(record); }
+  void flush() override {}
+  Summary finish(std::int64_t requests, bool stopped) override;
+
+  // After `finish`, unless it was stopped: of all ranks, in the order of the requests.
+  const std::vector<nlohmann::json>& records() const { return records_; }
+
+ private:
+  // Collective: what every rank says, by rank; whether one of them was stopped.
+  std::vector<std::string> exchange(const std::string& own, bool& stopped) const;
+
+  comm::World* world_;
+  std::vector<Record> own_;
+  std::vector<nlohmann::json> records_;
+};
+
 struct FileOutput {
   std::string path;
   nlohmann::ordered_json settings;  // what the results depend on

@@ -116,6 +116,7 @@ class RequestList : public RequestSource {
               const models::BuiltModel& model, const RequestNeeds& needs)
       : RequestSource(model, needs), name_(std::move(name)), requests_(std::move(requests)) {}
 
+  const std::string& name() const { return name_; }
   std::int64_t size() const override { return static_cast<std::int64_t>(requests_.size()); }
   std::string digest() const override;
   Request read(std::int64_t number) const override;

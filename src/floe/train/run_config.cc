@@ -122,12 +122,16 @@ std::string steps_problem(const RunConfig& c) {
 
 // Why the end of `what` ("'a' train until", "the run go on until") cannot be found; empty: it can.
 std::string plateau_problem(const RunConfig& c, const UntilConfig& until, const std::string& what) {
+  const char* stops = higher_is_better(until.metric) ? " stops rising" : " stops falling";
   if (!c.train.validation.every_steps)
-    return str("lets ", what, " ", until.metric,
-               " stops falling, but there is no validation; set train.validation");
-  const std::vector<std::string> known = validation_metrics(c);
-  if (std::find(known.begin(), known.end(), until.metric) != known.end()) return "";
-  return str("lets ", what, " ", until.metric, " stops falling, which validation does not measure",
+    return str("lets ", what, " ", until.metric, stops,
+               ", but there is no validation; set train.validation");
+  std::vector<std::string> known = validation_metrics(c);
+  if (std::find(known.begin(), known.end(), until.metric) != known.end() ||
+      may_be_of_task(c, until.metric))
+    return "";
+  if (!c.train.validation.tasks.empty()) known.push_back("val_TASK_METRIC of a task");
+  return str("lets ", what, " ", until.metric, stops, ", which validation does not measure",
              metrics_there_are(until.metric, known));
 }
 

@@ -27,10 +27,40 @@ config::Value config::Codec<train::ShardsBySource>::write(const train::ShardsByS
 
 namespace train {
 
+bool is_metric_name(const std::string& name) {
+  return std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return (c < 128 && std::isalnum(c)) || c == '_' || c == '-' || c == '.';
+  });
+}
+
 std::string ShardsBySource::of(const std::string& source, std::size_t num_sources) const {
   if (const auto found = by_source.find(source); found != by_source.end()) return found->second;
   const auto only = by_source.find("");
   return only != by_source.end() && num_sources == 1 ? only->second : "";
+}
+
+bool higher_is_better(const std::string& metric) {
+  if (!metric.starts_with("val_")) return false;
+  return metric.ends_with("_accuracy") || metric.ends_with("_cider") ||
+         metric.ends_with("_roc_auc");
+}
+
+void describe(config::Schema<ValidationTask>& s) {
+  using C = ValidationTask;
+  s.field("file", &C::file, "The task's YAML, as floe eval takes it").not_empty().required();
+  s.field("name", &C::name,
+          "What its metric is called by: val_NAME_METRIC (default: the task's name)")
+      .rule("of letters, digits, '_', '-' and '.'", "consist of letters, digits, '_', '-' and '.'",
+            is_metric_name);
+  s.field("samples", &C::samples,
+          "How many test samples are asked, drawn by the seed: the same ones at every validation "
+          "(0: all)")
+      .at_least(0);
+  s.field("shots", &C::shots, "Samples of the context; null: the first number of the task's")
+      .at_least(0);
+  s.field("seed", &C::seed, "Of the draws; null: the first of the task's")
+      .at_least(0)
+      .at_most(4294967295.0);
 }
 
 void describe(config::Schema<ValidationConfig>& s) {
@@ -42,12 +72,20 @@ void describe(config::Schema<ValidationConfig>& s) {
   s.field("max_batches", &C::max_batches,
           "Batches of each source that a rank looks at; null: all there are")
       .at_least(1);
+  s.field("tasks", &C::tasks,
+          "Tasks of floe eval that are asked on all ranks, a fixed part of each; scores are logged "
+          "as val_NAME_METRIC");
+  s.field("task_batch_tokens", &C::task_batch_tokens,
+          "At most so many tokens of a batch of tasks, as --batch-tokens of floe eval")
+      .at_least(1);
   s.check("every_steps", [](const C& c) {
-    if (c.every_steps && !c.batches && c.shards.by_source.empty())
-      return "is set, but nothing is held out; set shards or batches beside it";
-    if (!c.every_steps && (c.batches || !c.shards.by_source.empty()))
+    if (c.every_steps && !c.holds_data_out() && c.tasks.empty())
+      return "is set, but nothing is held out; set shards, batches or tasks beside it";
+    if (!c.every_steps && c.holds_data_out())
       return "is not set, so the held-out data would never be looked at; set it, or remove shards "
              "and batches";
+    if (!c.every_steps && !c.tasks.empty())
+      return "is not set, so the tasks would never be asked; set it, or remove tasks";
     return "";
   });
   s.check("batches", [](const C& c) {
@@ -58,10 +96,15 @@ void describe(config::Schema<ValidationConfig>& s) {
 
 void describe(config::Schema<UntilConfig>& s) {
   using C = UntilConfig;
-  s.field("metric", &C::metric, "What validation measures: val_loss, or that of a source")
+  s.field("metric", &C::metric,
+          "What validation measures: val_loss, that of a source, or the score of a task")
       .not_empty();
-  s.field("patience", &C::patience, "Validations in a row without a fall that end it").at_least(1);
-  s.field("min_delta", &C::min_delta, "What has to be exceeded for a fall to count").at_least(0);
+  s.field("patience", &C::patience,
+          "Validations in a row that end it because it did not get better: fall, or rise where it "
+          "is a score")
+      .at_least(1);
+  s.field("min_delta", &C::min_delta, "By more than that it has to get better to count")
+      .at_least(0);
 }
 
 void describe(config::Schema<PhaseConfig>& s) {
@@ -115,7 +158,7 @@ void describe(config::Schema<TrainConfig>& s) {
   s.section("optimizer", &C::optimizer, "What updates parameters");
   s.section("schedule", &C::schedule, "The learning rate over steps");
   s.section("ema", &C::ema, "An average of the trained weights");
-  s.section("validation", &C::validation, "Loss on held-out data");
+  s.section("validation", &C::validation, "Loss on held-out data, and tasks of floe eval");
   s.section("stop", &C::stop, "Ends the run when validation no longer gets better; null: never");
   s.check("steps", [](const C& c) {
     return c.steps && c.epochs ? "and train.epochs are both set; keep one" : "";

@@ -27,19 +27,39 @@ struct ShardsBySource {
   std::string of(const std::string& source, std::size_t num_sources) const;
 };
 
+// A task of `floe eval` that is asked at every validation.
+struct ValidationTask {
+  std::string file;
+  std::string name;                         // empty: that of the task
+  std::int64_t samples = 64;                // that are asked; 0: all
+  std::optional<std::int64_t> shots, seed;  // null: the first of the task's
+};
+void describe(config::Schema<ValidationTask>& s);
+
 struct ValidationConfig {
   std::optional<std::int64_t> every_steps;  // null: never
   ShardsBySource shards;                    // held out
   std::optional<std::string> batches;       // prepared ones instead; {rank} is filled in
   std::optional<std::int64_t> max_batches;  // of each source and rank; null: all
+  std::vector<ValidationTask> tasks;
+  std::int64_t task_batch_tokens = 4096;  // Note [Token budget]
+
+  bool holds_data_out() const { return batches || !shards.by_source.empty(); }
 };
 void describe(config::Schema<ValidationConfig>& s);
 
-// Something ends when a metric of validation has stopped falling.
+// Whether a name can be part of that of a metric: letters, digits, '_', '-' and '.'.
+bool is_metric_name(const std::string& name);
+// Whether a metric of validation gets better by rising: scores of tasks do, losses and perplexities
+// do not.
+bool higher_is_better(const std::string& metric);
+
+// Something ends when a metric of validation has stopped getting better: falling, or, where higher
+// is better, rising.
 struct UntilConfig {
   std::string metric = "val_loss";
-  std::int64_t patience = 1;  // validations in a row without a fall
-  double min_delta = 0;       // a fall is more than that
+  std::int64_t patience = 1;  // validations in a row without getting better
+  double min_delta = 0;       // that is by more than that
 };
 void describe(config::Schema<UntilConfig>& s);
 

@@ -14,6 +14,7 @@
 #include "floe/train/setup/run_setup.h"
 #include "floe/train/step/loss_scale.h"
 #include "floe/train/validation.h"
+#include "floe/train/validation_tasks.h"
 
 namespace floe::train {
 namespace {
@@ -44,6 +45,14 @@ ModelFilesCheck checked_files(const config::Loaded<RunConfig>& loaded, comm::Wor
   return {loaded.config.model, world};
 }
 
+// What is wrong with them is said before a model is built.
+std::vector<eval::TaskData> validation_tasks(const config::Loaded<RunConfig>& loaded,
+                                             const comm::World& world) {
+  if (loaded.config.train.validation.tasks.empty()) return {};
+  require_inputs(loaded, world.size());
+  return read_validation_tasks(loaded.config);
+}
+
 }  // namespace
 
 Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::World> world,
@@ -53,6 +62,7 @@ Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::
       signals_(signals),
       stream_(graph_stream(config_, *world_)),
       model_files_(checked_files(loaded, *world_)),
+      tasks_(validation_tasks(loaded, *world_)),
       built_(build_run_model(loaded, *world_)),
       stragglers_(world_->size()),
       loss_scale_(first_loss_scale(config_).value_or(0)),
@@ -76,7 +86,7 @@ Trainer::Trainer(const config::Loaded<RunConfig>& loaded, std::shared_ptr<comm::
   if (config_.train.epochs && loader_->epoch() > *config_.train.epochs && world_->rank() == 0)
     log::warn("nothing is left to train: ", counted(loader_->epoch(), "epoch"),
               " of the data are over, but train.epochs is ", *config_.train.epochs);
-  validation_ = make_validation(config_, built_, *engine_, signals_.stop);
+  validation_ = make_validation(config_, built_, *engine_, std::move(tasks_), signals_.stop);
   // Micro-batches and passes over other sources would be reductions of other batches.
   measures_noise_ =
       world_->size() > 1 && config_.train.gradient_accumulation == 1 &&

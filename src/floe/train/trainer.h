@@ -20,6 +20,7 @@
 #include "floe/comm/activity.h"
 #include "floe/comm/world.h"
 #include "floe/data/loader/loader.h"
+#include "floe/eval/tasks/samples.h"
 #include "floe/models/build.h"
 #include "floe/optim/ema.h"
 #include "floe/shard/engine.h"
@@ -110,6 +111,7 @@ class Trainer {
   TimeAccount time_;
   std::unique_ptr<c10::StreamGuard> stream_;  // with strategy.cuda_graphs
   ModelFilesCheck model_files_;
+  std::vector<eval::TaskData> tasks_;  // of validation, until that is made
   models::BuiltModel built_;
   std::shared_ptr<shard::Engine> engine_;
   std::unique_ptr<StepGraphs> graphs_;  // null: every pass runs

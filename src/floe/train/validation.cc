@@ -63,7 +63,8 @@ void warn_of_trained_shards(const data::HeldOut& held_out, const DataConfig& tra
 }  // namespace
 
 Validation::Validation(const RunConfig& config, const models::BuiltModel& built,
-                       shard::Engine& engine, const std::atomic<bool>& stop)
+                       shard::Engine& engine, std::vector<eval::TaskData> tasks,
+                       const std::atomic<bool>& stop)
     : config_(config),
       built_(built),
       engine_(engine),
@@ -72,7 +73,8 @@ Validation::Validation(const RunConfig& config, const models::BuiltModel& built,
       context_(loader_context(config, built, engine.world())),
       options_{config.train.validation.max_batches, &stop} {
   context_.keys = held_out_keys(config.train.validation.shards);
-  require_samples();
+  if (config.train.validation.holds_data_out()) require_samples();
+  if (!tasks.empty()) tasks_.emplace(config, built, engine, std::move(tasks), stop);
 }
 
 // What is not there is said now, not after the first thousand steps.
@@ -129,15 +131,25 @@ bool Validation::evaluate(data::HeldOut& held_out, std::vector<double>& sums) {
 std::optional<Validation::Metrics> Validation::run() {
   const at::NoGradGuard no_gradients;
   built_.module->eval();
+  auto metrics =
+      config_.train.validation.holds_data_out() ? losses() : std::optional<Metrics>(Metrics());
+  if (metrics && tasks_) {
+    const auto scores = tasks_->run();
+    if (scores)
+      metrics->insert(metrics->end(), scores->begin(), scores->end());
+    else
+      metrics.reset();
+  }
+  built_.module->train();
+  if (!metrics && engine_.world().rank() == 0)
+    log::info("validation: stopped by a signal; its losses are left out");
+  return metrics;
+}
+
+std::optional<Validation::Metrics> Validation::losses() {
   data::HeldOut held_out(held_out_, context_, options_);
   std::vector<double> sums(2 * data::num_sources(), 0.0);
-  const bool is_whole = evaluate(held_out, sums);
-  built_.module->train();
-  if (!is_whole) {
-    if (engine_.world().rank() == 0)
-      log::info("validation: stopped by a signal; its losses are left out");
-    return std::nullopt;
-  }
+  if (!evaluate(held_out, sums)) return std::nullopt;
   for (const auto& [source, counts] : held_out.counts())
     if (counts.num_damaged() || counts.bad_shards)
       log::warn(context_.keys.of(*source), ": ", counts.text());
@@ -179,9 +191,10 @@ Validation::Metrics Validation::metrics_of(const std::vector<double>& totals) co
 
 std::unique_ptr<Validation> make_validation(const RunConfig& config,
                                             const models::BuiltModel& built, shard::Engine& engine,
+                                            std::vector<eval::TaskData> tasks,
                                             const std::atomic<bool>& stop) {
   if (!config.train.validation.every_steps) return nullptr;
-  return std::make_unique<Validation>(config, built, engine, stop);
+  return std::make_unique<Validation>(config, built, engine, std::move(tasks), stop);
 }
 
 }  // namespace floe::train

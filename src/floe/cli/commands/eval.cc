@@ -6,7 +6,6 @@
 
 #include "floe/checkpoint/folder/folders.h"
 #include "floe/checkpoint/load/resume.h"
-#include "floe/cli/generation_defaults.h"
 #include "floe/cli/requests_job.h"
 #include "floe/comm/world.h"
 #include "floe/core/hash.h"
@@ -142,19 +141,12 @@ std::string short_name(const std::string& path) {
 }
 
 eval::AskedModel asked_model(const LoadedModel& loaded, const std::string& name) {
-  const GenerationDefaults defaults = generation_defaults(loaded);
-  const models::ModelInfo& info = loaded.built.model->info();
-  eval::AskedModel model{.ready = loaded.ready(),
-                         .name = name,
-                         .folder = short_name(loaded.origin),
-                         .checkpoint = fs::absolute(loaded.origin).lexically_normal().string(),
-                         .digest = loaded.digest};
+  eval::AskedModel model = eval::asked_model(loaded.ready(), loaded.config);
+  model.name = name;
+  model.folder = short_name(loaded.origin);
+  model.checkpoint = fs::absolute(loaded.origin).lexically_normal().string();
+  model.digest = loaded.digest;
   model.step = checkpoint::step_of_name(fs::path(loaded.origin).filename().string()).value_or(-1);
-  model.text.eos = defaults.eos;
-  model.text.images_of_whole_text = defaults.images_of_whole_text;
-  model.window =
-      info.position_rows > 0 ? info.position_rows - info.position_offset : defaults.positions;
-  model.prefix = defaults.bos;
   return model;
 }
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "floe/cli/generation_defaults.h"
 #include "floe/cli/loaded_model.h"
 #include "floe/cli/options.h"
 #include "floe/cli/requests_job.h"
+#include "floe/generation/generation_defaults.h"
 #include "floe/io/file/file.h"
 #include "floe/io/tensors/open_tensors.h"
 
@@ -190,7 +190,8 @@ void print_json(const std::vector<generation::Generated>& generated,
 generation::GenerateOptions for_model(generation::GenerateOptions how, const Options& options,
                                       const LoadedModel& loaded) {
   const auto given = options.value("--eos-id");
-  const GenerationDefaults defaults = generation_defaults(loaded, /*with_ends=*/!given);
+  const auto defaults = generation::generation_defaults(loaded.config, *loaded.built.model,
+                                                        /*with_ends=*/!given);
   how.eos = defaults.eos;
   if (given)
     how.eos = *given == "none" ? std::vector<std::int64_t>{} : parse_ids(*given, "--eos-id");

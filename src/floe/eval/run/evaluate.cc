@@ -10,6 +10,7 @@
 #include "floe/core/utf8.h"
 #include "floe/eval/run/rices.h"
 #include "floe/eval/tasks/prompts.h"
+#include "floe/generation/generation_defaults.h"
 #include "floe/io/file/file.h"
 #include "floe/io/file/json_text.h"
 #include "floe/requests/output.h"
@@ -63,13 +64,25 @@ class Evaluation {
       for (const std::int64_t seed : seeds_asked()) {
         const auto score = run_trial(shots, seed);
         if (!score) return std::nullopt;
-        if (is_first()) result.trials.emplace_back(seed, *score);
+        if (is_first() || in_memory()) result.trials.emplace_back(seed, *score);
       }
     }
     return results;
   }
 
+  std::vector<comm::NamedText> trials() {
+    std::vector<comm::NamedText> all;
+    for (const std::int64_t shots : shots_asked())
+      for (const std::int64_t seed : seeds_asked()) {
+        const Trial trial = make_trial(shots, seed);
+        const auto source = source_of(trial, shots, seed);
+        all.push_back({source->name(), source->digest()});
+      }
+    return all;
+  }
+
  private:
+  bool in_memory() const { return options_.folder.empty(); }
   bool is_first() const { return !options_.how.world || options_.how.world->rank() == 0; }
 
   // Perplexity has no context, and nothing is drawn.
@@ -83,6 +96,10 @@ class Evaluation {
   Trial make_trial(std::int64_t shots, std::int64_t seed) {
     Trial trial;
     if (metric_ == Metric::perplexity) {
+      trial.draw = draw_trial({.seed = static_cast<std::uint64_t>(seed),
+                               .tests = tests_.size(),
+                               .asked = static_cast<std::size_t>(task_.samples)});
+      std::sort(trial.draw.asked.begin(), trial.draw.asked.end());  // as they lie in the file
       add_windows(trial);
       return trial;
     }
@@ -120,7 +137,8 @@ class Evaluation {
     require<ConfigError>(task_.prefix >= 0 || model_.prefix, "task '", task_.name,
                          "': the model's files name neither BOS nor EOS; set prefix to a token id");
     const std::int64_t prefix = task_.prefix >= 0 ? task_.prefix : *model_.prefix;
-    for (const Sample& text : tests_) {
+    for (const std::size_t number : trial.draw.asked) {
+      const Sample& text = tests_[number];
       const auto ids =
           model_.ready.built.tokenizer->encode(text.fields.at("text"), /*add_special=*/false);
       const auto windows = windows_of({ids.begin(), ids.end()}, prefix, length);
@@ -195,16 +213,29 @@ class Evaluation {
     return requests::agree(world, "eval/" + path, done ? "done" : "")[0] == "done";
   }
 
+  std::unique_ptr<requests::RequestList> source_of(const Trial& trial, std::int64_t shots,
+                                                   std::int64_t seed) const {
+    return std::make_unique<requests::RequestList>(
+        str("task '", task_.name, "' (shots ", shots, ", seed ", seed, ")"), trial.requests,
+        model_.ready.built,
+        requests::RequestNeeds{.candidates = asks_scores(metric_),
+                               .new_tokens = task_.text.max_new_tokens});
+  }
+
   // Nothing: stopped.
   std::optional<TrialScore> run_trial(std::int64_t shots, std::int64_t seed) {
     const std::string folder = str(options_.folder, "/", task_.name, "/", model_.folder);
     const std::string path = str(folder, "/shots_", shots, "_seed_", seed, ".jsonl");
     const Trial trial = make_trial(shots, seed);
     if (trial.requests.empty()) return judge(trial, {});
-    const requests::RequestList source(
-        str("task '", task_.name, "' (shots ", shots, ", seed ", seed, ")"), trial.requests,
-        model_.ready.built,
-        {.candidates = asks_scores(metric_), .new_tokens = task_.text.max_new_tokens});
+    const auto list = source_of(trial, shots, seed);
+    const requests::RequestList& source = *list;
+    if (in_memory()) {
+      requests::MemoryOutput output(options_.how.world);
+      if (requests::run_requests(source, work(shots, seed), output, options_.how).stopped)
+        return std::nullopt;
+      return judge(trial, output.records());
+    }
     const Json settings = settings_of(source);
     if (!all_done(path, settings)) {
       if (is_first()) {
@@ -232,8 +263,10 @@ class Evaluation {
   }
 
   TrialScore judge(const Trial& trial, const std::vector<nlohmann::json>& records) const {
-    return metric_ == Metric::perplexity ? judge_perplexity(tests_, trial.windows, records)
-                                         : judge_trial(task_, tests_, trial.draw, records);
+    if (metric_ != Metric::perplexity) return judge_trial(task_, tests_, trial.draw, records);
+    std::vector<Sample> texts;
+    for (const std::size_t number : trial.draw.asked) texts.push_back(tests_[number]);
+    return judge_perplexity(texts, trial.windows, records);
   }
 
   const TaskConfig& task_;
@@ -246,8 +279,24 @@ class Evaluation {
 
 }  // namespace
 
-std::optional<std::vector<TaskResult>> evaluate(const TaskData& data, const AskedModel& model,
-                                                const EvaluateOptions& options) {
+AskedModel asked_model(const requests::ReadyModel& ready, const models::ModelConfig& config) {
+  const models::ModelInfo& info = ready.built.model->info();
+  const auto defaults = generation::generation_defaults(config, *ready.built.model);
+  AskedModel model{.ready = ready};
+  model.text.eos = defaults.eos;
+  model.text.images_of_whole_text = defaults.images_of_whole_text;
+  model.window =
+      info.position_rows > 0 ? info.position_rows - info.position_offset : defaults.positions;
+  model.prefix = defaults.bos;
+  return model;
+}
+
+std::vector<comm::NamedText> trials_of(const TaskData& data, const AskedModel& model) {
+  const EvaluateOptions options;
+  return Evaluation(data, model, options).trials();
+}
+
+void warn_of_rules(const TaskData& data, const AskedModel& model) {
   const TaskConfig& task = data.task;
   if (task.rules == "openflamingo" && asks_classes(metric_of(task)) && task.text_shots > 0 &&
       std::find(task.shots.begin(), task.shots.end(), 0) != task.shots.end() &&
@@ -256,6 +305,11 @@ std::optional<std::vector<TaskResult>> evaluate(const TaskData& data, const Aske
               "': with 0 shots OpenFlamingo judges classes by the first picture of the context "
               "instead of the one in question, and so does this; set rules: corrected for the "
               "right one");
+}
+
+std::optional<std::vector<TaskResult>> evaluate(const TaskData& data, const AskedModel& model,
+                                                const EvaluateOptions& options) {
+  if (!options.how.quiet) warn_of_rules(data, model);
   return Evaluation(data, model, options).run();
 }
 

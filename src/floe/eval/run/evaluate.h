@@ -12,9 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "floe/comm/world.h"
 #include "floe/eval/tasks/results.h"
 #include "floe/eval/tasks/samples.h"
 #include "floe/generation/generate.h"
+#include "floe/models/model_config.h"
 #include "floe/requests/run_requests.h"
 #include "floe/requests/work.h"
 
@@ -31,16 +33,25 @@ struct AskedModel {
   std::int64_t window = 0;             // tokens that it sees at once; 0: its files do not say
   std::optional<std::int64_t> prefix;  // the token in front of a text
 };
+// A model without a name, with what its files say.
+AskedModel asked_model(const requests::ReadyModel& ready, const models::ModelConfig& config);
 
 struct EvaluateOptions {
-  std::string folder;               // of all results
+  std::string folder;               // of all results; empty: nothing is written
   bool force = false;               // replaces what is there
   nlohmann::ordered_json settings;  // what results depend on beside model and task
   requests::RunRequests how;
 };
 
+// What would be asked: of every trial its name and a digest of its requests. Throws ConfigError or
+// DataError where there is something wrong with the task or the model cannot be asked.
+std::vector<comm::NamedText> trials_of(const TaskData& data, const AskedModel& model);
+
+// Warns where the task follows OpenFlamingo in judging by the wrong picture.
+void warn_of_rules(const TaskData& data, const AskedModel& model);
+
 // Collective: all ranks of the world, with the same values. Scores are found by rank 0; other ranks
-// get results without trials. Nothing: a signal stopped it. Throws ConfigError where there are
+// get results without trials, unless nothing is written. Nothing: a signal stopped it. Throws ConfigError where there are
 // results of other settings, the first of which is named.
 std::optional<std::vector<TaskResult>> evaluate(const TaskData& data, const AskedModel& model,
                                                 const EvaluateOptions& options);

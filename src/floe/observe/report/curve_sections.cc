@@ -37,6 +37,15 @@ bool is_memory_bytes(const std::string& name) {
   return name.starts_with("memory") && name.ends_with("bytes");
 }
 
+// val_TASK_METRIC, where the metric is one of these.
+bool is_score(const std::string& name, const std::vector<std::string>& metrics) {
+  if (!name.starts_with("val_")) return false;
+  const bool of_vqa = name.ends_with("_vqa_accuracy");
+  return std::any_of(metrics.begin(), metrics.end(), [&](const std::string& metric) {
+    return name.ends_with(metric) && of_vqa == (metric == "_vqa_accuracy");
+  });
+}
+
 const std::vector<Section>& sections() {
   static const std::vector<Section> all{
       {"Loss",
@@ -49,9 +58,22 @@ const std::vector<Section>& sections() {
       {"Validation",
        "",
        {{.title = "Validation loss", .note = "On held-out shards.", .takes = begins("val_loss")},
-        {.title = "Validation perplexity",
-         .note = "exp(loss).",
-         .takes = begins("val_perplexity")}}},
+        {.title = "Validation perplexity", .note = "exp(loss).", .takes = begins("val_perplexity")},
+        {.title = "Scores of tasks",
+         .note = "Accuracy and ROC-AUC of train.validation.tasks, from 0 to 1.",
+         .takes =
+             [](const std::string& name) {
+               return is_score(name, {"_accuracy", "_roc_auc"});
+             }},
+        {.title = "Scores of tasks in percent",
+         .note = "CIDEr × 100 and VQA accuracy of train.validation.tasks.",
+         .takes =
+             [](const std::string& name) {
+               return is_score(name, {"_cider", "_vqa_accuracy"});
+             }},
+        {.title = "Perplexity of tasks",
+         .note = "Per word, of train.validation.tasks.",
+         .takes = [](const std::string& name) { return is_score(name, {"_perplexity"}); }}}},
       {"Optimizer",
        "Neither learning rate nor gradient norm was logged.",
        {{.title = "Learning rate", .note = "", .takes = named({"lr"})},

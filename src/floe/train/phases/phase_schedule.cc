@@ -11,9 +11,12 @@ void Plateau::observe(const UntilConfig& until, std::int64_t step,
                       const std::map<std::string, double>& metrics, const std::string& who) {
   const auto metric = metrics.find(until.metric);
   require<ConfigError>(metric != metrics.end(), who, " waits for ", until.metric,
-                       ", which validation has not measured; hold out samples of that source");
+                       ", which validation has not measured; hold out samples of that source, or "
+                       "look at what was wrong with those of the task");
   const double value = metric->second;
-  const bool fell = std::isfinite(value) && (!best_ || value < *best_ - until.min_delta);
+  const double sign = higher_is_better(until.metric) ? -1 : 1;
+  const bool fell =
+      std::isfinite(value) && (!best_ || sign * value < sign * *best_ - until.min_delta);
   if (fell) {
     best_ = value;
     best_step_ = step;
@@ -22,11 +25,13 @@ void Plateau::observe(const UntilConfig& until, std::int64_t step,
 }
 
 std::string Plateau::text(const UntilConfig& until) const {
-  std::string text = str(until.metric, " has not fallen ");
+  const bool rises = higher_is_better(until.metric);
+  std::string text = str(until.metric, rises ? " has not risen " : " has not fallen ");
   if (until.min_delta > 0) text += str("by more than ", until.min_delta, " ");
   text += str("for ", without_fall_, without_fall_ == 1 ? " validation" : " validations");
   if (!best_) return text;
-  return str(text, " (", *best_, " after step ", best_step_, " was the lowest)");
+  return str(text, " (", *best_, " after step ", best_step_,
+             rises ? " was the highest)" : " was the lowest)");
 }
 
 void Plateau::save(nlohmann::json& to) const {

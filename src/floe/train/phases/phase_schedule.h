@@ -13,8 +13,8 @@
 
 namespace floe::train {
 
-// Whether a metric of validation has stopped falling: what ends a phase (`until`) or a run
-// (`stop`).
+// Whether a metric of validation has stopped getting better: what ends a phase (`until`) or a run
+// (`stop`). A fall is a rise where higher is better.
 class Plateau {
  public:
   // A validation after update `step`. A value that is not finite has not fallen. Throws ConfigError

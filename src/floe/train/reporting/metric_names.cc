@@ -18,13 +18,43 @@ bool is_among(const std::string& name, const std::vector<std::string>& names) {
 // Ranked by a metric that only steps with a validation have.
 bool ranked_by_validation(const RunConfig& c) {
   const auto& metric = c.checkpoint.keep_best.metric;
-  return metric && is_among(*metric, validation_metrics(c));
+  return metric && (is_among(*metric, validation_metrics(c)) || may_be_of_task(c, *metric));
+}
+
+// What there is, where only the files of the tasks would tell all of it.
+std::vector<std::string> with_tasks(const RunConfig& c, std::vector<std::string> known) {
+  if (!c.train.validation.tasks.empty()) known.push_back("val_TASK_METRIC of a task");
+  return known;
 }
 
 }  // namespace
 
+bool may_be_of_task(const RunConfig& c, const std::string& metric) {
+  if (c.train.validation.tasks.empty() || !metric.starts_with("val_")) return false;
+  return higher_is_better(metric) || metric.ends_with("_perplexity");
+}
+
+std::string task_metric(const std::string& task, const std::string& metric) {
+  return str("val_", task, "_", metric);
+}
+
+void require_task_metrics(const RunConfig& c, const std::vector<std::string>& of_tasks) {
+  std::vector<std::string> known = validation_metrics(c);
+  known.insert(known.end(), of_tasks.begin(), of_tasks.end());
+  const auto check = [&](const char* key, const std::string& metric) {
+    require<ConfigError>(!may_be_of_task(c, metric) || is_among(metric, known), key, " is ", metric,
+                         ", which validation does not measure", metrics_there_are(metric, known));
+  };
+  if (c.checkpoint.keep_best.metric)
+    check("checkpoint.keep_best.metric", *c.checkpoint.keep_best.metric);
+  if (c.train.stop) check("train.stop.metric", c.train.stop->metric);
+  for (const PhaseConfig& phase : c.phases)
+    if (phase.until) check("phases.until.metric", phase.until->metric);
+}
+
 std::vector<std::string> validation_metrics(const RunConfig& c) {
   const ValidationConfig& validation = c.train.validation;
+  if (!validation.tasks.empty() && !validation.holds_data_out()) return {};
   std::vector<std::string> sources;
   if (validation.batches)
     sources = any_source();
@@ -61,9 +91,12 @@ std::string keep_best_problem(const RunConfig& c) {
     return str("has keep_best by ", metric,
                ", but there is no validation; set train.validation, or use one of ", join(known));
   if (validates) known.insert(known.begin(), of_validation.begin(), of_validation.end());
-  if (!is_among(metric, known))
+  if (!is_among(metric, known) && !may_be_of_task(c, metric))
     return str("has keep_best by ", metric, ", which the run does not measure",
-               metrics_there_are(metric, known));
+               metrics_there_are(metric, with_tasks(c, known)));
+  if (higher_is_better(metric) && saves.keep_best.better == checkpoint::Better::lower)
+    return str("has keep_best by ", metric,
+               ", which is better when it is higher; set keep_best.better to higher");
   if (saves.every_epochs) return "";
   if (!saves.every_steps)
     return "has keep_best, but neither every_steps nor every_epochs: only the last step is saved, "

@@ -10,11 +10,19 @@
 
 namespace floe::train {
 
-// What validation measures: val_loss, val_loss_SOURCE, val_perplexity_SOURCE. Whether there is
-// validation is not asked.
+// What validation measures: val_loss, val_loss_SOURCE, val_perplexity_SOURCE, without
+// scores of tasks. Whether there is validation is not asked.
 std::vector<std::string> validation_metrics(const RunConfig& config);
 // What every step measures: loss_SOURCE.
 std::vector<std::string> step_metrics(const RunConfig& config);
+
+// val_TASK_METRIC, the score of a task.
+std::string task_metric(const std::string& task, const std::string& metric);
+// Whether it could be one: what tasks there are, and what they measure, is known when their files
+// are read.
+bool may_be_of_task(const RunConfig& config, const std::string& metric);
+// Then: throws ConfigError where something waits for a score that there is not.
+void require_task_metrics(const RunConfig& config, const std::vector<std::string>& of_tasks);
 
 // "; did you mean 'val_loss'? There are val_loss, val_loss_laion"
 std::string metrics_there_are(const std::string& wanted, const std::vector<std::string>& known);

@@ -61,6 +61,8 @@ std::vector<Input> inputs_of(RunConfig& config) {
   }
   if (validation.batches)
     inputs.push_back({"train.validation.batches", &*validation.batches, batches});
+  for (ValidationTask& task : validation.tasks)
+    inputs.push_back({"train.validation.tasks", &task.file});
   if (config.run.resume != "auto" && config.run.resume != "never")
     inputs.push_back({"run.resume", &config.run.resume});
   std::erase_if(inputs, [](const Input& input) { return input.text->empty(); });

@@ -5,9 +5,10 @@
 #include <optional>
 #include <vector>
 
-#include "floe/cli/loaded_model.h"
+#include "floe/models/language_model.h"
+#include "floe/models/model_config.h"
 
-namespace floe::cli {
+namespace floe::generation {
 
 struct GenerationDefaults {
   std::vector<std::int64_t> eos;      // <|endofchunk|> for a Flamingo, else those of the files
@@ -18,6 +19,7 @@ struct GenerationDefaults {
 
 // From generation_config.json of the language model, or config.json without one, as transformers
 // does. Throws DataError for files that say it wrongly. `with_ends`: eos is wanted.
-GenerationDefaults generation_defaults(const LoadedModel& loaded, bool with_ends = true);
+GenerationDefaults generation_defaults(const models::ModelConfig& config,
+                                       const models::LanguageModel& model, bool with_ends = true);
 
-}  // namespace floe::cli
+}  // namespace floe::generation

@@ -1,4 +1,4 @@
-#include "floe/cli/generation_defaults.h"
+#include "floe/generation/generation_defaults.h"
 
 #include <nlohmann/json.hpp>
 
@@ -7,7 +7,7 @@
 #include "floe/models/flamingo/exported_flamingo.h"
 #include "floe/models/flamingo/flamingo.h"
 
-namespace floe::cli {
+namespace floe::generation {
 namespace {
 
 struct FileDefaults {
@@ -47,10 +47,11 @@ std::int64_t positions_of(const std::string& folder) {
 
 }  // namespace
 
-GenerationDefaults generation_defaults(const LoadedModel& loaded, bool with_ends) {
-  const FileDefaults files = file_defaults(loaded.config.lm);
+GenerationDefaults generation_defaults(const models::ModelConfig& config,
+                                       const models::LanguageModel& model, bool with_ends) {
+  const FileDefaults files = file_defaults(config.lm);
   GenerationDefaults defaults;
-  if (const auto* flamingo = dynamic_cast<const models::Flamingo*>(loaded.built.model))
+  if (const auto* flamingo = dynamic_cast<const models::Flamingo*>(&model))
     defaults.eos = {flamingo->spec().endofchunk_token};
   else if (with_ends)
     defaults.eos = token_ids(files, "eos_token_id");
@@ -60,8 +61,8 @@ GenerationDefaults generation_defaults(const LoadedModel& loaded, bool with_ends
       defaults.bos = id->get<std::int64_t>();
   const nlohmann::json use_cache = files.values.value("use_cache", nlohmann::json());
   defaults.images_of_whole_text = use_cache.is_boolean() && !use_cache.get<bool>();
-  defaults.positions = positions_of(loaded.config.lm);
+  defaults.positions = positions_of(config.lm);
   return defaults;
 }
 
-}  // namespace floe::cli
+}  // namespace floe::generation
