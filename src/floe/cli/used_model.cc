@@ -172,19 +172,6 @@ void refuse_without_effect(const std::string& command, const Args& changes) {
   }
 }
 
-// The configuration that the checkpoint itself keeps, else that of the run that it lies in.
-std::optional<config::Value> config_of(const std::string& checkpoint) {
-  const std::string manifest = checkpoint::manifest_path(checkpoint);
-  if (path_exists(manifest)) {
-    const nlohmann::json shared = checkpoint::read_manifest(manifest).shared;
-    if (shared.is_object() && shared.contains("config"))
-      return config::parse_yaml(shared.at("config").dump(), manifest);
-  }
-  const std::string run = checkpoint::run_of(checkpoint);
-  if (run.empty() || !path_exists(run + "/config.yaml")) return std::nullopt;
-  return config::read_yaml(run + "/config.yaml");
-}
-
 // PEFT's adapters, and the language model that they name.
 nlohmann::ordered_json adapters_block(const std::string& folder) {
   const std::string file = folder + "/adapter_config.json";
@@ -350,6 +337,18 @@ bool is_known_model(const std::string& folder) {
   const auto config = models::lm_config(folder);
   const auto type = config.find("model_type");
   return type != config.end() && type->is_string() && models::find_family(type->get<std::string>());
+}
+
+std::optional<config::Value> config_of(const std::string& checkpoint) {
+  const std::string manifest = checkpoint::manifest_path(checkpoint);
+  if (path_exists(manifest)) {
+    const nlohmann::json shared = checkpoint::read_manifest(manifest).shared;
+    if (shared.is_object() && shared.contains("config"))
+      return config::parse_yaml(shared.at("config").dump(), manifest);
+  }
+  const std::string run = checkpoint::run_of(checkpoint);
+  if (run.empty() || !path_exists(run + "/config.yaml")) return std::nullopt;
+  return config::read_yaml(run + "/config.yaml");
 }
 
 std::optional<config::Layers> layers_of(const Located& located, const Args& changes) {

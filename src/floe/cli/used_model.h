@@ -101,6 +101,10 @@ std::optional<UsedModel> find_model(const std::string& command, const Located& l
 // The same for a command that cannot do without.
 UsedModel require_model(const std::string& command, const Located& located, const Args& changes);
 
+// The configuration that a checkpoint itself keeps, else that of the run that it lies in; nothing:
+// neither is there.
+std::optional<config::Value> config_of(const std::string& checkpoint);
+
 // Checks the frozen base and puts the model together. `trained`: weights instead of those of
 // used.checkpoint.
 models::BuiltModel build(const UsedModel& used,

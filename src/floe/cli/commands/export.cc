@@ -3,15 +3,19 @@
 
 #include "floe/cli/command.h"
 #include "floe/cli/commands/export_model.h"
+#include "floe/cli/model_card.h"
 #include "floe/cli/options.h"
 #include "floe/cli/used_model.h"
 #include "floe/core/bytes.h"
+#include "floe/core/log.h"
 #include "floe/io/file/file.h"
 
 namespace floe::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostCardBytes = 1 << 24;
 
 void refuse_together(const Options& options, const std::string& one,
                      std::initializer_list<const char*> others) {
@@ -39,6 +43,8 @@ ExportRequest request_of(const Options& options) {
   refuse_together(options, "--merge-lora", {"--no-merge-lora"});
   refuse_together(options, "--trainable-only", {"--merge-lora", "--no-merge-lora"});
   refuse_together(options, "--model", {"--base", "--strip-prefix"});
+  refuse_together(options, "--no-card", {"--license", "--hub-layout"});
+  refuse_together(options, "--raw", {"--license"});
   ExportRequest request{.source = words[0], .out = words[1]};
   if (const auto size = options.value("--max-shard-size")) {
     request.max_shard_bytes = parse_bytes(*size);
@@ -55,7 +61,9 @@ ExportRequest request_of(const Options& options) {
   request.model_yaml = options.value("--model").value_or("");
   request.base = options.value("--base").value_or("");
   request.strip_prefixes = options.values("--strip-prefix");
-  for (const char* name : {"--max-shard-size", "--hub-layout", "--base"})
+  request.card = !options.has("--no-card") && !request.raw;
+  if (const auto license = options.value("--license")) require_license(request.license = *license);
+  for (const char* name : {"--max-shard-size", "--hub-layout", "--base", "--license", "--no-card"})
     require<ConfigError>(!options.has(name) || !request.to_file(), "export: ", name,
                          " is for a folder, but '", request.out, "' is a file");
   return request;
@@ -92,13 +100,27 @@ ExportResult write(const ExportRequest& request, const std::optional<UsedModel>&
   }
 }
 
+// A README.md that somebody has written stays, although the folder around it is replaced.
 void add_card(const ExportRequest& request, const std::optional<UsedModel>& model,
               const ExportResult& result, const std::string& folder) {
-  const fs::path out = fs::path(request.out + "/").parent_path();
+  const std::string before = request.out + "/README.md";
+  if (path_exists(before)) {
+    const std::string text = read_text(before, kMostCardBytes);
+    if (!is_model_card(text)) {
+      log::warn("export: '", before, "' was not written by floe and stays as it is");
+      return write_file_atomically(folder + "/README.md", text);
+    }
+  }
+  // Of bare weights there is nothing to tell.
+  const bool is_known = model || !request.base.empty() || !request.license.empty();
+  if (!request.card || !is_known) return;
+  const fs::path out = fs::absolute(fs::path(request.out + "/")).lexically_normal().parent_path();
   const ModelCard card{.name = out.filename().string(),
                        .exported = result,
                        .model = model,
+                       .checkpoint = request.checkpoint,
                        .base = request.base,
+                       .license = request.license,
                        .adapters = !request.merge_lora,
                        .trained_part = request.trainable_only,
                        .ema = request.ema};
@@ -143,7 +165,7 @@ Exit run_export(const Args& args) {
     AtomicFolder folder(request.out, request.force ? AtomicFolder::Existing::replace
                                                    : AtomicFolder::Existing::refuse);
     result = write(request, model, folder.path());
-    if (request.hub_layout) add_card(request, model, result, folder.path());
+    add_card(request, model, result, folder.path());
     folder.commit();
   }
   std::cout << (request.checkpoint.empty() ? request.source : request.checkpoint) << " -> "
@@ -186,7 +208,10 @@ prefixes of trainers (model., module., _orig_mod., _fsdp_wrapped_module.).
             {"--no-merge-lora", "", "only the adapters, as a PEFT folder"},
             {"--raw", "", "every tensor, optimizer state included, under its flat name"},
             {"--hub-layout", "",
-             "a folder for the Hugging Face hub: with a model card; prints the command"},
+             "a folder for the Hugging Face hub: needs config.json; prints the command"},
+            {"--license", "ID",
+             "the licence that the model card states, such as apache-2.0 or other"},
+            {"--no-card", "", "no model card: a folder has one as README.md, else"},
             {"--model", "FILE.yaml",
              "the model, where the checkpoint does not say (as in floe generate)"},
             {"--base", "FOLDER",
@@ -199,7 +224,7 @@ prefixes of trainers (model., module., _orig_mod., _fsdp_wrapped_module.).
              "changes the model's configuration (also ++key=value, ~key): where the files of a run "
              "have moved, model.lm=PATH says where they are"},
         },
-    .closing = R"(  floe export runs/demo out --hub-layout --dtype bf16
+    .closing = R"(  floe export runs/demo out --hub-layout --dtype bf16 --license apache-2.0
   floe export runs/demo/checkpoints/step_1000 flamingo.pt --trainable-only
   floe export lightning.ckpt all.safetensors --raw
 )",

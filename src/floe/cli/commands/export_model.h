@@ -24,6 +24,8 @@ struct ExportRequest {
   bool trainable_only = false;
   bool raw = false;
   bool hub_layout = false;
+  bool card = true;     // README.md in a folder
+  std::string license;  // for the card; empty: not said
   bool merge_lora = true;
   bool force = false;
   std::string model_yaml;                   // instead of what the checkpoint says; empty: none
@@ -56,18 +58,5 @@ ExportResult export_weights(const ExportRequest& request, const std::string& pla
 // OpenFlamingo, or what OpenFlamingo keeps of it (trainable_only).
 ExportResult export_model(const ExportRequest& request, const UsedModel& model,
                           const std::string& place);
-
-// README.md of an exported folder, as the Hugging Face hub shows it.
-struct ModelCard {
-  std::string name;  // of the folder
-  ExportResult exported;
-  std::optional<UsedModel> model;  // none: a checkpoint that does not tell
-  std::string base;                // a Hugging Face folder; empty: none
-  bool adapters = false;           // a PEFT folder
-  bool trained_part = false;
-  bool ema = false;
-};
-
-std::string model_card(const ModelCard& card);
 
 }  // namespace floe::cli

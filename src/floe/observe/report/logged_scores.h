@@ -13,7 +13,7 @@ constexpr const char* kScoresFolder = "eval";
 constexpr const char* kScoresFile = "results.json";
 
 struct LoggedScore {
-  std::string model, task, metric;
+  std::string model, checkpoint, task, metric;
   std::optional<std::int64_t> step;  // of the checkpoint
   std::int64_t shots = 0;
   std::optional<double> mean;  // nothing: there was nothing to judge by

@@ -36,6 +36,7 @@ std::int64_t integer_in(const Json& json) {
 LoggedScore read_score(const Json& json) {
   LoggedScore score;
   score.model = json.at("model").get<std::string>();
+  score.checkpoint = json.value("checkpoint", "");
   score.task = json.at("task").get<std::string>();
   score.metric = json.at("metric").get<std::string>();
   score.shots = integer_in(json.at("shots"));
