@@ -137,6 +137,22 @@ TEST(Judge, LeavesOutWhatHasNoAnswer) {
   EXPECT_EQ(score.answers.size(), 3);
 }
 
+// As lm-eval-harness counts: acc by the sum, acc_norm per character, acc_bytes per byte.
+TEST(Judge, LikelyByTokenSumCharacterAndByte) {
+  TaskConfig task;
+  task.metric = "accuracy";
+  std::vector<Sample> tests{sample(0, 0), sample(1, 1)};
+  for (Sample& one : tests) one.choices = {"\u65e5\u672c", "abcd"};  // 2 characters, 6 bytes
+  const TrialDraw draw{{0, 1}, {{}, {}}};
+  const Json record{{"log_probs", {-6.0, -8.0}}, {"log_probs_per_token", {-6.0, -2.0}}};
+  const Json other{{"log_probs", {-6.0, -3.0}}, {"log_probs_per_token", {-6.0, -2.0}}};
+  const TrialScore score = judge_trial(task, tests, draw, {record, other});
+  EXPECT_NEAR(score.score, 0.5, 1e-12);
+  EXPECT_NEAR(score.others.at("accuracy_by_sum"), 1.0, 1e-12);
+  EXPECT_NEAR(score.others.at("accuracy_by_characters"), 0.5, 1e-12);
+  EXPECT_NEAR(score.others.at("accuracy_by_bytes"), 1.0, 1e-12);
+}
+
 TEST(Judge, PerplexityPerWordByteAndToken) {
   Sample text, broken, empty;
   text.fields["text"] = "two words";

@@ -142,6 +142,32 @@ def test_questions_are_those_of_openflamingo(captioner, vizwiz, tmp_path):
     assert (high - low) / 2 == pytest.approx(12.7062047364 * np.std(scores, ddof=1) / math.sqrt(2), abs=1e-6)
 
 
+def test_answers_to_ok_vqa_are_not_stemmed_and_it_says_so(captioner, vizwiz, tmp_path):
+    model, _ = captioner
+    folder, data = vizwiz  # under the names that COCO's pictures have
+    for split, year in (("train", "train2014"), ("test", "val2014")):
+        (tmp_path / year).mkdir()
+        for i in range(8 if split == "train" else 6):
+            (tmp_path / year / f"COCO_{year}_{i:012d}.jpg").symlink_to(folder / split / f"{i}.png")
+        for kind in "qa":
+            text = (folder / f"{kind}_{split}.json").read_text()
+            for i in range(8):
+                text = text.replace(f'"{i}.png"', str(i))
+            (tmp_path / f"{kind}_{split}.json").write_text(text)
+    data = dict(
+        data, layout="ok_vqa",
+        **{split: dict(images=tmp_path / year, questions=tmp_path / f"q_{split}.json", annotations=tmp_path / f"a_{split}.json")
+           for split, year in (("train", "train2014"), ("test", "val2014"))},
+    )  # fmt: skip
+    said = []
+    for layout in ("ok_vqa", "vqav2"):
+        task = task_file(tmp_path / f"{layout}.yaml", data=dict(data, layout=layout), query_set=5, **VQA)
+        results, log = evaluated(model, task, tmp_path / layout, "--shots", "2")
+        assert results[2]["trials"][0]["judged"] == 6
+        said.append("stems answers to OK-VQA with NLTK" in log)
+    assert said == [True, False]
+
+
 def test_captions(captioner, tmp_path):
     model, _ = captioner
     images = []

@@ -305,6 +305,11 @@ void warn_of_rules(const TaskData& data, const AskedModel& model) {
               "': with 0 shots OpenFlamingo judges classes by the first picture of the context "
               "instead of the one in question, and so does this; set rules: corrected for the "
               "right one");
+  if (task.data.layout == "ok_vqa" && metric_of(task) == Metric::vqa_accuracy)
+    log::warn("task '", task.name,
+              "': OpenFlamingo stems answers to OK-VQA with NLTK before it judges them, and this "
+              "does not, so that scores are lower than its own; docs/evaluation.md says how its "
+              "stemmer is run over the answers");
 }
 
 std::optional<std::vector<TaskResult>> evaluate(const TaskData& data, const AskedModel& model,

@@ -83,7 +83,7 @@ std::size_t num_chars(const std::string& text) {
 }
 
 void judge_classes(const TaskConfig& task, const std::vector<Answered>& all, TrialScore& score) {
-  double right = 0, right_by_sum = 0, right_by_chars = 0, labelled = 0;
+  double right = 0, right_by_sum = 0, right_by_chars = 0, right_by_bytes = 0, labelled = 0;
   std::vector<double> ranks;
   std::vector<bool> positive;
   const auto& classes = task.candidates;
@@ -96,10 +96,14 @@ void judge_classes(const TaskConfig& task, const std::vector<Answered>& all, Tri
     const auto means = one.record.at("log_probs_per_token").get<std::vector<double>>();
     const auto sums = one.record.at("log_probs").get<std::vector<double>>();
     const auto& names = classes_of(task, one.sample);
-    std::vector<double> per_char;
-    for (std::size_t c = 0; c < sums.size(); ++c)
-      per_char.push_back(sums[c] /
-                         static_cast<double>(std::max<std::size_t>(1, num_chars(names[c]))));
+    std::vector<double> per_char, per_byte;
+    for (std::size_t c = 0; c < sums.size(); ++c) {
+      const auto per = [&](std::size_t length) {
+        return sums[c] / static_cast<double>(std::max<std::size_t>(1, length));
+      };
+      per_char.push_back(per(num_chars(names[c])));
+      per_byte.push_back(per(names[c].size()));
+    }
     const std::size_t chosen = largest(means);
     const std::vector<double> shares = softmax(means);
     score.answers.push_back({{"id", one.sample.id},
@@ -112,6 +116,7 @@ void judge_classes(const TaskConfig& task, const std::vector<Answered>& all, Tri
     right += chosen == label;
     right_by_sum += largest(sums) == label;
     right_by_chars += largest(per_char) == label;
+    right_by_bytes += largest(per_byte) == label;
     if (place < shares.size()) {
       ranks.push_back(shares[place]);
       positive.push_back(label == place);
@@ -121,6 +126,7 @@ void judge_classes(const TaskConfig& task, const std::vector<Answered>& all, Tri
   score.others["accuracy"] = right / labelled;
   score.others["accuracy_by_sum"] = right_by_sum / labelled;
   score.others["accuracy_by_characters"] = right_by_chars / labelled;
+  score.others["accuracy_by_bytes"] = right_by_bytes / labelled;
   if (metric_of(task) == Metric::roc_auc)
     score.score = roc_auc(ranks, positive);
   else
