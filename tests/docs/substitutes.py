@@ -68,6 +68,12 @@ LEFT = [
          "by tests/cluster/test_elastic.py::test_a_host_is_lost_and_comes_back"),
     Left("floe launch -n 2 --exec consumer train FOLDER 5", CONSUMER),
     Left("floe launch -n 3 --exec consumer train FOLDER 12", CONSUMER),
+    Left("pip install --no-deps open_flamingo==2.0.1 einops einops-exts", "by tests/interop/test_open_flamingo.py::test_what_was_trained"),
+    Left("floe export runs/language-model exported-lm",
+         "by tests/interop/test_language_models.py::test_transformers_loads_what_was_trained"),
+    Left("pip install 'lm_eval[hf]'", "installs packages of another project"),
+    Left("lm_eval --model hf --model_args pretrained=exported-lm,dtype=float32 --tasks hellaswag",
+         "by tests/eval/test_judges.py::test_scores_are_those_of_the_judge"),
     Left("xlm job_type=train experiment=[my_experiment,fsdp_args] trainer.strategy=fsdp ++trainer.precision=bf16-mixed "
          "~callbacks.on_exception_checkpoint", "a program of another project"),
 ]

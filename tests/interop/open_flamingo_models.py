@@ -37,13 +37,13 @@ def tokenizer_of(family):
     return GOLDENS.parent / "data" / "tokenizers" / LANGUAGE_MODELS[family][0]
 
 
-def write_language_model(family, folder):
+def write_language_model(family, folder, positions):
     """As people have it: without the words that a Flamingo adds."""
     tokenizer = tf.AutoTokenizer.from_pretrained(tokenizer_of(family))
-    sizes = dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, max_position_embeddings=256)
+    sizes = dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, max_position_embeddings=positions)
     inner = {"opt": dict(ffn_dim=48, word_embed_proj_dim=32, dropout=0.0)}.get(family, dict(intermediate_size=48))
     if family == "mpt":
-        sizes, inner = dict(d_model=32, n_heads=4, n_layers=2, max_seq_len=256), {}
+        sizes, inner = dict(d_model=32, n_heads=4, n_layers=2, max_seq_len=positions), {}
     config, model, _ = FAMILIES[family]
     model = model(config(vocab_size=len(tokenizer), **sizes, **inner))
     make_lively(model, 5)
@@ -71,9 +71,9 @@ def write_image_tower(folder, after_norm):
 class Flamingo:
     """`run` is what `floe train` left on two ranks with full_shard."""
 
-    def __init__(self, folder, family, every=2, layout="sharded", lr=0.1, steps=STEPS, after_norm=True):
+    def __init__(self, folder, family, every=2, layout="sharded", lr=0.1, steps=STEPS, after_norm=True, positions=256):
         self.folder, self.family, self.every = folder, family, every
-        write_language_model(family, folder / "lm")
+        write_language_model(family, folder / "lm", positions)
         self.tower = write_image_tower(folder / "vision", after_norm)
         shards = write_shards(folder / "data", 2, 8)
         config = {

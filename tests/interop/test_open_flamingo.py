@@ -43,7 +43,7 @@ def load_as_openflamingo_does(model, checkpoint):
 @pytest.mark.parametrize("family, after_norm, layout", [
     *((family, True, "trainable") for family in LANGUAGE_MODELS), ("gpt_neox", False, "sharded"),
 ])  # fmt: skip
-def test_what_was_trained(family, after_norm, layout, tmp_path):
+def test_what_was_trained(family, after_norm, layout, worst, tmp_path):
     flamingo = Flamingo(tmp_path, family, every=1 if family == "opt" else 2, layout=layout, after_norm=after_norm)
     floe("export", flamingo.run, tmp_path / "part.pt", "--trainable-only")
     files = [tmp_path / "part.pt"]
@@ -59,6 +59,6 @@ def test_what_was_trained(family, after_norm, layout, tmp_path):
         load_as_openflamingo_does(model, as_evaluated(path))
         logits = model(**asked).logits
         assert logits.std() > 0.3
-        assert (logits - expected).abs().max() <= BOUND
+        worst.note("open_flamingo, logits", (logits - expected).abs().max(), BOUND)
     dark = model(**dict(asked, vision_x=torch.zeros_like(asked["vision_x"]))).logits
     assert (dark - logits).abs().max() > 50 * BOUND

@@ -255,7 +255,8 @@ const Command kEvalCommand{
 Asks a model what a task has to ask and judges the answers: CIDEr of captions, VQA accuracy, accuracy or
 ROC-AUC of classes by log-probability, perplexity of texts. A task is a YAML with prompt templates, files
 and a metric, or the name of one that comes with floe: coco, flickr30k, vqav2, ok_vqa, textvqa, vizwiz,
-hateful_memes. Contexts are drawn as OpenFlamingo draws them. What cannot be asked is counted and named.
+hateful_memes. Contexts are drawn as OpenFlamingo draws them; its stemming of answers to ok_vqa is not done. What
+cannot be asked is counted and named.
 )",
     .options = eval_options(),
     .closing = R"(  floe eval runs/demo task.yaml --output scores --shots 0,4 --seeds 42,43,44
