@@ -4,15 +4,23 @@ while the run goes on."""
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tensorboard.backend.event_processing import event_accumulator
 
-from running import FLOE, command, environment, wait_for_steps
+from running import FLOE, command, environment, steps_of, wait_for_steps
 from patience import patient
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "metrics"))
+from test_wandb_reference import sync  # noqa: E402
+from wandb_server import wandb_server  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -112,6 +120,41 @@ def path_with(tmp_path):
         return f"{folder}:{os.environ['PATH']}"
 
     return make
+
+
+def test_wandb_and_tensorboard_have_the_numbers_of_a_resumed_run(train, golden, tmp_path):
+    """As the packages themselves read them: TensorBoard's reader, and what `wandb sync` brings to a server."""
+    config = golden("neox_x2", world2=True)
+    config["log"].update(tensorboard=True, wandb={"mode": "offline", "project": "ice"})
+    config["train"]["validation"] = {"every_steps": 2, "batches": config["data"]["batches"]}
+    words = ("train.schedule={type: constant, warmup_steps: 0}", "checkpoint.every_steps=2")
+    train(config, *words, "train.steps=3", ranks=2)
+    shutil.rmtree(tmp_path / "runs" / "run" / "checkpoints" / "step_3")  # step 3 is made twice
+    run = train(config, *words, "train.steps=6", ranks=2)
+    logged = {step: numbers_of(line) for step, line in steps_of(run.folder).items()}
+    assert list(logged) == [1, 2, 3, 4, 5, 6] and "val_loss_mmc4" in logged[4] and "val_loss_mmc4" not in logged[3]
+
+    reader = event_accumulator.EventAccumulator(str(run.folder / "tensorboard"), size_guidance={"scalars": 0})
+    reader.Reload()
+    shown = {step: {} for step in logged}
+    for name in reader.Tags()["scalars"]:
+        for event in reader.Scalars(name):
+            assert name not in shown[event.step], f"{name} of step {event.step} is there twice"
+            shown[event.step][name] = event.value
+    for step, numbers in logged.items():
+        assert shown[step] == {name: np.float32(value) for name, value in numbers.items()}, step
+
+    with wandb_server() as server:
+        uploaded = sync(server, run.folder)
+        rows = {row["_step"]: numbers_of(row) for row in uploaded.history}
+        assert rows == logged and uploaded.exit_code == 0
+        assert uploaded.config["train"]["steps"] == 6
+
+
+def numbers_of(line):
+    """What is measured, by name."""
+    return {name: value for name, value in line.items()
+            if name not in ("step", "time") and not name.startswith("_") and isinstance(value, (int, float))}
 
 
 def test_wandb_is_off_unless_asked(train, golden):
