@@ -7,7 +7,6 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from s3_server import s3_server
 
 TOOL = Path(os.environ["FLOE_BIN_DIR"]) / "loader_tool"
 TOKENIZER = Path(os.environ["FLOE_SOURCE_DIR"]) / "tests/goldens/data/tokenizers/neox"
@@ -170,35 +170,9 @@ def test_memory_of_the_process_stays_flat(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    """A real S3 server (moto) with a bucket, and the environment in which `aws` speaks to it."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    folder = str(Path(sys.executable).parent)
-    environment = os.environ | {
-        "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": url, "PATH": f"{folder}:{os.environ['PATH']}",
-    }
-    try:
-        import boto3
-
-        client = boto3.client("s3", endpoint_url=url, aws_access_key_id="test", aws_secret_access_key="test",
-                              region_name="us-east-1")
-        for _ in range(100):
-            try:
-                client.create_bucket(Bucket="data")
-                break
-            except Exception:
-                assert server.poll() is None, "the S3 server ended"
-                time.sleep(0.2)
-        yield client, environment
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
+def s3():
+    with s3_server() as (client, variables):
+        yield client, os.environ | variables
 
 
 def test_shards_come_from_s3(s3, tmp_path):

@@ -90,12 +90,12 @@ def start(tmp_path, write):
     """Leaves it running."""
     started = []
 
-    def begin(config, *words, ranks=1, name="run"):
+    def begin(config, *words, ranks=1, name="run", **more):
         path = write(config) if isinstance(config, dict) else config
         words = [path, f"run.dir={tmp_path / 'runs'}", f"run.name={name}", *words]
         process = subprocess.Popen(
             command(words, ranks), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=environment(), preexec_fn=default_signals, start_new_session=True,
+            env=environment(**more), preexec_fn=default_signals, start_new_session=True,
         )
         process.folder = tmp_path / "runs" / name
         started.append(process)

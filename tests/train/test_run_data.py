@@ -1,6 +1,8 @@
 """What a run says about its data: whose batches they are, what was left out and why, on all ranks; held-out
 shards; data that is another when a run goes on."""
 
+import contextlib
+import copy
 import json
 import os
 import pty
@@ -14,7 +16,8 @@ import time
 import pytest
 from safetensors.torch import load_file, save_file
 
-from running import GOLDENS, command, environment, wait_for_steps
+from running import GOLDENS, command, environment, steps_of, wait_for_steps
+from s3_server import s3_server
 from small_data import pairs_config, write_shards, write_tar
 
 
@@ -85,6 +88,37 @@ def test_every_rank_goes_on_with_its_own_samples(train, tmp_path):
     train(config, "train.steps=3", ranks=2)
     again = train(config, "train.steps=7", ranks=2)
     assert again.values("loss_laion") == whole.values("loss_laion") and len(set(whole.values("loss_laion"))) == 7
+
+
+@pytest.mark.parametrize("way", ["pipe", pytest.param("s3", marks=pytest.mark.long)])
+def test_shards_from_elsewhere_with_a_kill_in_the_middle(start, train, tmp_path, way):
+    """Beside an unbroken run over files: no sample is lost or comes twice."""
+    shards = write_shards(tmp_path, 4, 8)
+    config = pairs_config(tmp_path / shards, schedule={"type": "constant", "warmup_steps": 0})
+    config["data"]["laion"]["num_samples"] = 32
+    config["checkpoint"] = {"every_steps": 3}
+    with contextlib.ExitStack() as stack:
+        place, variables = f"pipe:sleep 0.1; cat {tmp_path}/{shards}", {}
+        if way == "s3":
+            client, variables = stack.enter_context(s3_server())
+            for number in range(4):
+                client.upload_file(str(tmp_path / f"t{number}.tar"), "data", f"t{number}.tar")
+            place = f"s3://data/{shards}"
+        away = copy.deepcopy(config)
+        away["data"]["laion"]["shards"] = place
+        process = start(away, "train.steps=100000", ranks=2, **variables)
+        wait_for_steps(process, 11)  # in the second epoch
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        killed = max(steps_of(process.folder))
+        steps = killed + 9
+        again = train(away, f"train.steps={steps}", ranks=2, **variables)
+    assert re.search(r"continuing after step (\d+) from", again.stderr), again.stderr
+    whole = train(config, f"train.steps={steps}", ranks=2, name="whole")
+    ours, theirs = ([step["loss_laion"] for _, step in sorted(steps_of(run.folder).items())] for run in (again, whole))
+    assert ours == theirs and len(theirs) == steps
+    told = [re.findall(r"data: laion: (\d+) samples read, (\d+) used", run.stderr) for run in (again, whole)]
+    assert told[0] == told[1] == [(str(4 * steps), str(4 * steps))]
 
 
 def test_messages_about_one_of_something_are_english(train, pairs):
