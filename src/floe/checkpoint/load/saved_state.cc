@@ -24,7 +24,6 @@ using SourcePtr = std::shared_ptr<const TensorSource>;
 constexpr std::string_view kState = ".state.";
 // In front of the name of a set.
 constexpr std::array<std::string_view, 2> kSets{"optimizers.", "optimizer_state_dicts."};
-constexpr std::string_view kModule = "module.";  // data parallel wrappers put it before every name
 
 bool is_number(std::string_view text) {
   return !text.empty() &&
@@ -70,14 +69,50 @@ std::vector<std::vector<std::string>> names_by_group(const Groups& groups,
   return names;
 }
 
+// The weights of a file in the order of the model that was saved, in which torch's optimizers count
+// their parameters. Empty for a directory, which keeps no order.
+std::vector<std::string> names_in_order(const TensorSource& source, const WeightNaming& naming) {
+  const auto* file = dynamic_cast<const TorchFile*>(&source);
+  const pickle::Value* weights = file && file->root().has_entries() ? &file->root() : nullptr;
+  const std::string_view prefix = naming.prefix();
+  if (weights && !prefix.empty()) weights = weights->find(prefix.substr(0, prefix.size() - 1));
+  std::vector<std::string> names;
+  for (const auto& [key, value] :
+       weights && weights->has_entries() ? weights->entries() : pickle::Entries())
+    if (key.is(pickle::Kind::text)) names.push_back(naming.plain(key.text()));
+  return names;
+}
+
+// Each group's names in that order, where it has all of them.
+void put_in_order(std::vector<std::vector<std::string>>& by_group,
+                  const std::vector<std::string>& order) {
+  std::map<std::string, std::size_t> place;
+  for (const std::string& name : order) place.emplace(name, place.size());
+  for (auto& group : by_group)
+    if (std::all_of(group.begin(), group.end(), [&](const auto& n) { return place.contains(n); }))
+      std::sort(group.begin(), group.end(),
+                [&](const auto& a, const auto& b) { return place.at(a) < place.at(b); });
+}
+
+// The state of a set's optimizer in a file: OpenFlamingo's, floe's or Lightning's; null where there
+// is none.
+const pickle::Value* optimizer_in(const pickle::Value& root, const std::string& set) {
+  if (!set.empty()) {
+    const pickle::Value* sets = root.find("optimizer_state_dicts");
+    return sets && sets->has_entries() ? sets->find(set) : nullptr;
+  }
+  if (const pickle::Value* only = root.find("optimizer_state_dict")) return only;
+  const pickle::Value* list = root.find("optimizer_states");
+  const bool is_one = list && list->is(pickle::Kind::list) && list->items().size() == 1;
+  return is_one ? &list->items().front() : nullptr;
+}
+
 // How many parameters the groups of a file's optimizer have, without empty ones; nothing where it
 // does not say.
 std::vector<std::size_t> group_sizes(const TensorSource& source, const std::string& set) {
   const auto* file = dynamic_cast<const TorchFile*>(&source);
   if (!file || !file->root().has_entries()) return {};
-  const pickle::Value* state =
-      file->root().find(set.empty() ? "optimizer_state_dict" : "optimizer_state_dicts");
-  if (state && !set.empty()) state = state->has_entries() ? state->find(set) : nullptr;
+  const pickle::Value* state = optimizer_in(file->root(), set);
   const pickle::Value* groups =
       state && state->has_entries() ? state->find("param_groups") : nullptr;
   if (!groups || !groups->is(pickle::Kind::list)) return {};
@@ -92,22 +127,26 @@ std::vector<std::size_t> group_sizes(const TensorSource& source, const std::stri
 
 // The names of a file's numbers. They count group by group, so that the groups must be the same:
 // those of this run, or those that it would have without rates of their own.
-std::vector<std::string> names_of_numbers(const TensorSource& source, const std::string& path,
-                                          const SetOptimizer& set, const ForeignNames& foreign) {
+std::vector<std::string> names_of_numbers(const TensorSource& source, const WeightNaming& naming,
+                                          const std::string& path, const SetOptimizer& set,
+                                          const ForeignNames& foreign) {
+  const std::vector<std::string> order = names_in_order(source, naming);
   const Groups groups = set.optimizer->parameter_groups();
   const auto flat = [](const std::vector<std::vector<std::string>>& by_group) {
     std::vector<std::string> all;
     for (const auto& group : by_group) all.insert(all.end(), group.begin(), group.end());
     return all;
   };
-  const auto ours = names_by_group(groups, foreign);
+  auto ours = names_by_group(groups, foreign);
+  put_in_order(ours, order);
   const std::vector<std::size_t> theirs = group_sizes(source, set.name);
   const auto fits = [&](const std::vector<std::vector<std::string>>& by_group) {
     return std::equal(by_group.begin(), by_group.end(), theirs.begin(), theirs.end(),
                       [](const auto& group, std::size_t size) { return group.size() == size; });
   };
   if (theirs.empty() || fits(ours)) return flat(ours);
-  const auto plain = names_by_group(without_rates(groups, set.optimizer->engine().plan()), foreign);
+  auto plain = names_by_group(without_rates(groups, set.optimizer->engine().plan()), foreign);
+  put_in_order(plain, order);
   std::vector<std::size_t> sizes;
   for (const auto& group : ours) sizes.push_back(group.size());
   require<CheckpointError>(
@@ -118,16 +157,17 @@ std::vector<std::string> names_of_numbers(const TensorSource& source, const std:
   return flat(plain);
 }
 
+SourcePtr source_at(const std::string& path) {
+  if (fs::is_directory(path)) return std::make_shared<DcpDirectory>(path);
+  return open_tensors(path);
+}
+
 class Opening {
  public:
   Opening(const std::string& path, const RunState& run, const ForeignNames& foreign)
-      : run_(run), foreign_(foreign) {
+      : run_(run), foreign_(foreign), source_(source_at(path)), naming_(*source_) {
     state_.path = path;
     if (fs::exists(manifest_path(path))) state_.manifest = read_manifest(manifest_path(path));
-    if (fs::is_directory(path))
-      source_ = std::make_shared<DcpDirectory>(path);
-    else
-      source_ = open_tensors(path);
     for (const std::string& name : source_->names()) names_.push_back(name);
   }
 
@@ -158,13 +198,10 @@ class Opening {
   }
 
   void open_weights() {
-    std::string prefix = weights_prefix(*source_);
-    const std::string module = str(prefix, kModule);
-    if (std::any_of(names_.begin(), names_.end(),
-                    [&](const std::string& name) { return name.starts_with(module); }))
-      prefix = module;
-    Renames below = names_below(*source_, prefix);
-    if (prefix.empty())
+    // Of floe's own a name is a parameter's, whatever is in it.
+    Renames below = state_.manifest ? names_below(*source_, naming_.prefix())
+                                    : weight_names(*source_, naming_, state_.path);
+    if (naming_.prefix().empty())
       std::erase_if(below, [](const auto& entry) { return entry.first.starts_with("optim"); });
     state_.weights = in_model_names(std::make_shared<RenamedSource>(source_, below));
   }
@@ -191,7 +228,7 @@ class Opening {
       if (const auto said = state_.manifest->numbered.find(set.name);
           said != state_.manifest->numbered.end())
         return said->second;
-    return names_of_numbers(*source_, state_.path, set, foreign_);
+    return names_of_numbers(*source_, naming_, state_.path, set, foreign_);
   }
 
   // Sorts ….state.NAME.KEY of a set by key.
@@ -212,9 +249,14 @@ class Opening {
                                  state_.path, "': the optimizer's state has the parameter number ",
                                  parameter, ", but this run trains ", numbered.size());
         parameter = numbered[number];
+      } else if (!state_.manifest) {
+        parameter = naming_.plain(parameter);
       }
-      if (parameter.starts_with(kModule)) parameter.erase(0, kModule.size());
-      by_key[std::string(state.substr(dot + 1))][parameter] = name;
+      const auto [known, is_new] =
+          by_key[std::string(state.substr(dot + 1))].emplace(parameter, name);
+      require<CheckpointError>(is_new, "'", state_.path, "': '", known->second, "' and '", name,
+                               "' are both the state of '", parameter,
+                               "'; take its weights alone (model.weights)");
     }
     for (const auto& [key, names] : by_key) {
       SourcePtr source = std::make_shared<RenamedSource>(source_, names);
@@ -256,6 +298,7 @@ class Opening {
   const RunState& run_;
   const ForeignNames& foreign_;
   SourcePtr source_;
+  WeightNaming naming_;
   std::vector<std::string> names_;
   SavedState state_;
 };

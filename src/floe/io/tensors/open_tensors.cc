@@ -1,6 +1,7 @@
 #include "floe/io/tensors/open_tensors.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <set>
 
@@ -101,6 +102,17 @@ const pickle::Value& value_at(const TorchFile& file, const std::string& key) {
   return value ? *value : kNone;
 }
 
+std::string unmarked(std::string name) {
+  constexpr std::array<std::string_view, 3> kMarks = {"_fsdp_wrapped_module.",
+                                                      "_checkpoint_wrapped_module.", "_orig_mod."};
+  for (const std::string_view mark : kMarks)
+    for (auto at = name.find(mark); at != std::string::npos; at = name.find(mark, at))
+      name.erase(at, mark.size());
+  constexpr std::string_view kModule = "module.";
+  if (name.starts_with(kModule)) name.erase(0, kModule.size());
+  return name;
+}
+
 }  // namespace
 
 std::string find_weights(const std::string& folder, FolderNaming first) {
@@ -183,6 +195,31 @@ std::string weights_prefix(const TensorSource& source) {
                              ? any_starts_with(names, "optim")
                              : std::find(parts.begin(), parts.end(), "model") != parts.end();
   return has_model && any_starts_with(names, "model.") ? "model." : "";
+}
+
+WeightNaming::WeightNaming(const TensorSource& source) : prefix_(weights_prefix(source)) {
+  if (prefix_ != "state_dict." || !is_of_lightning(source)) return;
+  constexpr const char* kNetwork = "model.";
+  for (const auto& [name, original] : names_below(source, prefix_))
+    if (!unmarked(name).starts_with(kNetwork)) return;
+  network_ = kNetwork;
+}
+
+std::string WeightNaming::plain(std::string name) const {
+  name = unmarked(std::move(name));
+  if (name.starts_with(network_)) name.erase(0, network_.size());
+  return name;
+}
+
+Renames weight_names(const TensorSource& source, const WeightNaming& naming,
+                     const std::string& path) {
+  Renames renames;
+  for (const auto& [name, original] : names_below(source, naming.prefix())) {
+    const auto [known, is_new] = renames.emplace(naming.plain(name), original);
+    require<DataError>(is_new, "'", path, "': ", quoted(known->second), " and ", quoted(original),
+                       " are both the weights of ", quoted(known->first));
+  }
+  return renames;
 }
 
 pickle::Value state_value(const TensorSource& source, const std::string& key) {

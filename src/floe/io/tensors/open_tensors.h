@@ -66,6 +66,27 @@ std::vector<std::string> parts_of(const TensorSource& source);
 // others the part `model` is taken for one when an optimizer's state lies beside it.
 std::string weights_prefix(const TensorSource& source);
 
+// How a source names the weights of a model, also where it keeps an optimizer's state by names.
+class WeightNaming {
+ public:
+  explicit WeightNaming(const TensorSource& source);
+
+  const std::string& prefix() const { return prefix_; }  // weights_prefix
+
+  // A name behind the prefix as the model has it: without what data parallelism, FSDP, activation
+  // checkpointing and compilation put into it (`module.`, `_orig_mod.`), and without the attribute
+  // `model` in which a LightningModule keeps its network.
+  std::string plain(std::string name) const;
+
+ private:
+  std::string prefix_, network_;
+};
+
+// The names of the weights as the model has them, with those in the source. Throws DataError, with
+// the path in it, when two of the source would have the same.
+Renames weight_names(const TensorSource& source, const WeightNaming& naming,
+                     const std::string& path);
+
 // What a training state says beside its tensors: the value under a key of the file of torch.save,
 // or of the file meta.pt that trainers put into a directory; null when there is none.
 pickle::Value state_value(const TensorSource& source, const std::string& key);

@@ -105,46 +105,11 @@ std::uint64_t AssembledSource::bytes_read() const {
   return total;
 }
 
-namespace {
-
-// Without what data parallelism, FSDP, activation checkpointing and compilation put into names.
-std::string unmarked(std::string name) {
-  for (const char* mark : {"_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod."})
-    erase_all(name, mark);
-  constexpr std::string_view kModule = "module.";
-  if (name.starts_with(kModule)) name.erase(0, kModule.size());
-  return name;
-}
-
-// A LightningModule keeps its network in an attribute, usually `model`.
-constexpr std::string_view kLightningPart = "state_dict.", kNetwork = "model.";
-
-bool all_start_with(const std::map<std::string, std::string>& names, std::string_view prefix) {
-  return std::all_of(names.begin(), names.end(),
-                     [&](const auto& entry) { return entry.first.starts_with(prefix); });
-}
-
-}  // namespace
-
 std::shared_ptr<const TensorSource> unwrapped(std::shared_ptr<const TensorSource> source,
                                               const std::string& path) {
-  const std::string prefix = weights_prefix(*source);
-  Renames renames;
-  bool same = true;
-  for (const std::string& original : source->names()) {
-    if (!original.starts_with(prefix)) continue;
-    const std::string name = unmarked(original.substr(prefix.size()));
-    same = same && name == original;
-    const auto [known, is_new] = renames.emplace(name, original);
-    require<DataError>(is_new, "'", path, "': ", quoted(known->second), " and ", quoted(original),
-                       " are both the weights of ", quoted(name));
-  }
-  if (same) return source;
-  if (prefix == kLightningPart && all_start_with(renames, kNetwork) && is_of_lightning(*source)) {
-    Renames inner;
-    for (const auto& [name, original] : renames) inner[name.substr(kNetwork.size())] = original;
-    renames = std::move(inner);
-  }
+  const Renames renames = weight_names(*source, WeightNaming(*source), path);
+  const auto is_same = [](const auto& entry) { return entry.first == entry.second; };
+  if (std::all_of(renames.begin(), renames.end(), is_same)) return source;
   return std::make_shared<RenamedSource>(std::move(source), renames);
 }
 

@@ -150,12 +150,20 @@ struct Part {
   models::WeightPiece piece;
 };
 
+using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+
+// `shapes`: of the model's parameters. Throws CheckpointError when a tensor has another shape.
 std::map<std::string, std::vector<Part>> parts_in(const SourcePtr& file,
-                                                  const std::vector<FileTensor>& tensors) {
+                                                  const std::vector<FileTensor>& tensors,
+                                                  const Shapes& shapes) {
   std::map<std::string, std::vector<Part>> parts;
   for (const FileTensor& tensor : tensors) {
     const TensorInfo* info = file->find(tensor.name);
     if (!info) continue;
+    const auto own = shapes.find(tensor.name);
+    if (own != shapes.end() && own->second == info->shape && info->shape != tensor.shape) continue;
+    require<CheckpointError>(info->shape == tensor.shape, "'", tensor.name, "' has shape [",
+                             join(info->shape), "], the model's has [", join(tensor.shape), "]");
     std::int64_t at = 0;
     for (const checkpoint::FileRun& run : tensor.runs) {
       models::WeightPiece piece{.source = file, .tensor = info, .first = at, .count = run.count};
@@ -173,10 +181,13 @@ std::map<std::string, std::vector<Part>> parts_in(const SourcePtr& file,
 SourcePtr to_model_names(models::LanguageModel& model, const std::vector<FileTensor>& tensors,
                          const SourcePtr& file) {
   auto source = std::make_shared<models::AssembledSource>(0);
-  auto parts = parts_in(file, tensors);
+  Shapes shapes;
+  for (const auto& parameter : model.module().named_parameters())
+    shapes[parameter.key()] = parameter.value().sizes().vec();
+  auto parts = parts_in(file, tensors, shapes);
   for (const auto& parameter : model.module().named_parameters()) {
     const std::string& name = parameter.key();
-    const std::vector<std::int64_t> shape = parameter.value().sizes().vec();
+    const std::vector<std::int64_t>& shape = shapes.at(name);
     if (const TensorInfo* own = file->find(name); own && own->shape == shape)
       parts[name] = {{0, {.source = file, .tensor = own, .count = own->numel()}}};
     const auto found = parts.find(name);
