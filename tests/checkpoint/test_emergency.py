@@ -140,6 +140,16 @@ def test_the_last_rank_puts_the_set_together_or_the_next_start_does(unbroken, tm
     expect_same(again, unbroken)
 
 
+def test_an_older_set_does_not_replace_a_newer_one(unbroken, tmp_path):
+    """Parts that an earlier start left, which nobody put together then."""
+    fail(2, tmp_path / "older", "forward", step=3)
+    fail(2, tmp_path, "forward", step=6)
+    unfinished(tmp_path / "older").rename(folder_of(tmp_path) / ".emergency-older")
+    again = runs.run(2, run=tmp_path, steps=7)
+    assert again.resumed["emergency"] and again.resumed["resumed"] == 5
+    assert again.losses == {step: unbroken[step] for step in (6, 7)}
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_damaged_set(whole, unbroken, tmp_path):
     fail(2, tmp_path, "forward")

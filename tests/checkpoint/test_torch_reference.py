@@ -157,8 +157,8 @@ def test_a_full_file(tmp_path):
         assert np.array_equal(found[name if kind in ("model", "ema") else kind].numpy(), value), (kind, name)
 
 
-THEIRS = [("fsdp2", 2, 0), ("fsdp2", 3, 1), ("fsdp1", 2, 0), ("ddp", 2, 1), ("ddp_raw", 2, 0), ("file", 1, 1),
-          ("file_raw", 1, 0)]
+THEIRS = [("fsdp2", 2, 0), ("fsdp2", 3, 1), ("fsdp1", 2, 0), ("ddp", 2, 1), ("ddp_raw", 2, 0), ("ddp_named", 2, 1),
+          ("file", 1, 1), ("file_raw", 1, 0)]
 
 
 @pytest.fixture(scope="module")

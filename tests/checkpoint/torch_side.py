@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import OptimStateKeyType, fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
@@ -66,7 +66,7 @@ def wrap(kind, model):
         return fully_shard(model)
     if kind == "fsdp1":
         return FSDP1(model, use_orig_params=True, device_id=torch.device("cpu"))
-    if kind in ("ddp", "ddp_raw"):
+    if kind.startswith("ddp"):
         return DDP(model)
     return model
 
@@ -123,6 +123,10 @@ def save(kind, directory, out, about):
         optimizer.zero_grad()
     if kind == "ddp_raw":  # as many scripts do it: names with `module.`, numbered optimizer state
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 2}
+    elif kind == "ddp_named":  # `module.` also in front of the names of the optimizer's state
+        named = FSDP1.rekey_optim_state_dict(optimizer.state_dict(), OptimStateKeyType.PARAM_NAME, model, optim=optimizer)
+        assert all(name.startswith("module.") for name in named["state"])
+        state = {"model": model.state_dict(), "optimizer": named, "step": 2}
     elif kind in ("file", "file_raw"):
         weights = model.state_dict()
         state = {"epoch": 1, "model_state_dict": weights, "optimizer_state_dict": optimizer.state_dict(),
