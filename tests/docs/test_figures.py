@@ -50,6 +50,15 @@ def same(shown, measured, place=0):
     return abs(float(shown) - float(number)) <= 0.5000001 * 10**-digits
 
 
+def test_the_judges_of_claims_are_there():
+    """tests/README.md names files and functions."""
+    named = re.findall(r"`(\w+/\w+\.py)(?:::(\w+))?`", (ROOT / "tests" / "README.md").read_text())
+    assert len(named) > 20
+    for file, function in named:
+        path = ROOT / file if file.startswith("tools/") else ROOT / "tests" / file
+        assert path.is_file() and (not function or f"def {function}(" in path.read_text()), f"there is no {file} {function}"
+
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
