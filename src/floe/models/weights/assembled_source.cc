@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <set>
 
 #include "floe/core/error.h"
-#include "floe/io/file/json_text.h"
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/io/tensors/tensor_source.h"
-#include "floe/models/weights/file_layouts.h"
 #include "floe/nn/load.h"
 
 namespace floe::models {
