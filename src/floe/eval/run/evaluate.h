@@ -47,12 +47,12 @@ struct EvaluateOptions {
 // DataError where there is something wrong with the task or the model cannot be asked.
 std::vector<comm::NamedText> trials_of(const TaskData& data, const AskedModel& model);
 
-// Warns where the task follows OpenFlamingo in judging by the wrong picture.
+// Warns where the task follows OpenFlamingo in judging by the wrong picture, or does not follow it.
 void warn_of_rules(const TaskData& data, const AskedModel& model);
 
 // Collective: all ranks of the world, with the same values. Scores are found by rank 0; other ranks
-// get results without trials, unless nothing is written. Nothing: a signal stopped it. Throws ConfigError where there are
-// results of other settings, the first of which is named.
+// get results without trials, unless nothing is written. Nothing: a signal stopped it. Throws
+// ConfigError where there are results of other settings, the first of which is named.
 std::optional<std::vector<TaskResult>> evaluate(const TaskData& data, const AskedModel& model,
                                                 const EvaluateOptions& options);
 
