@@ -1,17 +1,12 @@
 #include "floe/cli/requests_job.h"
 
-#include <ATen/ATen.h>
-
-#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <set>
 
 #include "floe/comm/world.h"
-#include "floe/core/hash.h"
 #include "floe/core/utf8.h"
 #include "floe/io/file/file.h"
-#include "floe/nn/module.h"
 #include "floe/requests/output.h"
 
 namespace floe::cli {
