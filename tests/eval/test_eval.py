@@ -432,7 +432,8 @@ def test_contexts_by_similarity(captioner, vizwiz, tmp_path):
         (["MODEL", "UNNAMED", "--output", "out"], "metric is missing"),
         (["MODEL", "MISSPELT", "--output", "out"], "unknown key 'shot'"),
         (["MODEL", "TASK", "--output", "out", "--set", "name=a/b"], "no slash"),
-        (["no-model.yaml", "TASK", "--output", "out", "--shots", "99"], "cannot be drawn"),  # before it is loaded
+        (["no-model", "TASK"], "there is no file or folder 'no-model'"),
+        (["TEXT", "TASK", "--output", "out", "--shots", "99"], "cannot be drawn"),  # before it is loaded
         (["MODEL", "TASK", "--output", "TASK"], "which is no folder"),
         (["MODEL", "TASK", "TASK", "--output", "out"], "two tasks are named"),
         (["MODEL", "TASK", "--output", "out", "--shots", "x"], "shots"),
@@ -450,7 +451,9 @@ def test_refusals(captioner, vizwiz, words, sentence, tmp_path):
         TASK=task_file(tmp_path / "task.yaml", data=vizwiz[1], **VQA),
         UNNAMED=task_file(tmp_path / "unnamed.yaml", data=vizwiz[1], prompt="?"),
         MISSPELT=task_file(tmp_path / "misspelt.yaml", data=vizwiz[1], shot=[0], **VQA),
+        TEXT=tmp_path / "no-model.yaml",
     )
+    files["TEXT"].write_text("type: causal_lm\n")
     done = run("eval", *[files.get(word, word) for word in words], cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert sentence in done.stderr and "terminate" not in done.stderr

@@ -63,6 +63,9 @@ Args task_changes(const Options& options) {
 
 // RUN/eval for a run, where `floe report` finds it.
 std::string output_folder(const Options& options, const Args& models) {
+  for (const std::string& path : models)
+    require<ConfigError>(path_exists(path), "eval: there is no file or folder '", path,
+                         "'; name a run folder, a checkpoint, an exported folder or a YAML");
   std::string folder;
   if (const auto named = options.value("--output"))
     folder = *named;

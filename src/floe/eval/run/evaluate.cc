@@ -314,7 +314,8 @@ void warn_of_rules(const TaskData& data, const AskedModel& model) {
 
 std::optional<std::vector<TaskResult>> evaluate(const TaskData& data, const AskedModel& model,
                                                 const EvaluateOptions& options) {
-  if (!options.how.quiet) warn_of_rules(data, model);
+  const bool speaks = !options.how.world || options.how.world->rank() == 0;
+  if (speaks && !options.how.quiet) warn_of_rules(data, model);
   return Evaluation(data, model, options).run();
 }
 
