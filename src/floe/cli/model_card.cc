@@ -36,13 +36,8 @@ constexpr const char* kCardMark = "<!-- model card of floe export";
 std::string yaml_text(const std::string& bytes) {
   const std::string text = shown_bytes(bytes);
   std::string out = "\"";
-  for (std::size_t at = 0; at < text.size();) {
-    const auto first = static_cast<unsigned char>(text[at]);
-    const std::size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-    std::uint32_t point = length == 1 ? first : first & (0x7f >> length);
-    for (std::size_t i = 1; i < length && at + i < text.size(); ++i)
-      point = point << 6 | (static_cast<unsigned char>(text[at + i]) & 0x3f);
-    at += length;
+  for (const char *at = text.data(), *end = at + text.size(); at < end;) {
+    const char32_t point = next_char(at);
     if (point == '"' || point == '\\') {
       out += {'\\', static_cast<char>(point)};
     } else if (point >= 0x20 && point < 0x7f) {
