@@ -166,11 +166,7 @@ void check_case(const Case& c, const std::shared_ptr<comm::World>& world) {
   std::atomic<bool> stop{false};
   Lockstep lockstep(
       *sliced.model, at::kCPU, at::kFloat,
-      [&](const Lockstep::Turn& own) {
-        const auto any = engine->any_rank_has({own.pass, own.images, own.stop});
-        return Lockstep::Turn{any[0], any[1], any[2]};
-      },
-      &stop);
+      [&](const std::vector<bool>& own) { return engine->any_rank_has(own); }, &stop);
   for (const Question& question : questions_of(c, world->rank())) {
     const Answer expected = ask(*whole.model, question, nullptr);
     const Answer found = ask(*sliced.model, question, &lockstep);

@@ -6,15 +6,14 @@
 #include <cstring>
 #include <map>
 
+#include "floe/checkpoint/checkpointer.h"
 #include "floe/core/error.h"
-#include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/io/tensors/tensor_source.h"
 #include "floe/models/weights/assembled_source.h"
 #include "floe/models/weights/file_layouts.h"
 #include "floe/models/weights/save.h"
 #include "floe/models/weights/weight_defects.h"
-#include "floe/nn/init.h"
 #include "floe/nn/load.h"
 #include "floe/strategy/strategy_options.h"
 
@@ -48,47 +47,20 @@ void log_new_parameters(const models::BuiltModel& built, const std::string& path
             " random: ", join(parts, ", "), "; name them with model.weights");
 }
 
-// Of the first values of every parameter and of some in its middle, as they will be loaded.
-std::string weights_digest(const models::BuiltModel& built, std::uint64_t seed,
-                           at::ScalarType dtype) {
-  constexpr std::int64_t kValues = 8;
-  const at::AutoGradMode grad_off(false);
-  Hash64 hash;
-  for (const nn::NamedParameter& parameter : nn::named_parameters(*built.module)) {
-    hash.add(parameter.name);
-    const std::int64_t numel = parameter.tensor.numel();
-    const TensorInfo* info = nn::find_any(*built.source, parameter.name, parameter.other_names);
-    for (const std::int64_t first : {std::int64_t{0}, numel / 2}) {
-      const at::Tensor values = at::empty({std::min(kValues, numel - first)}, dtype);
-      if (info)
-        nn::read_elements(*built.source, *info, first, values);
-      else
-        nn::fill(*parameter.init, seed, parameter.name, first, values);
-      const at::Tensor bytes = values.to(at::kFloat).contiguous();
-      hash.add({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()});
-    }
-  }
-  return hex_digits(hash.value());
-}
-
 // Every rank holds its slices of everything, and gathers a layer when it computes it.
-void slice(LoadedModel& loaded, std::shared_ptr<comm::World> world, std::uint64_t seed) {
+void slice(LoadedModel& loaded, std::shared_ptr<comm::World> world) {
   const StrategyConfig strategy;
   shard::ShardOptions how = strategy::shard_options_of(strategy);
   how.world = std::move(world);
   how.mixed_precision.param = loaded.dtype;
   how.trainable = std::vector<std::string>{};
   how.source = loaded.built.source.get();
-  how.seed = seed;
+  how.seed = loaded.seed;
   loaded.engine = shard::fully_shard(loaded.built.module,
                                      strategy::policy_of(strategy, *loaded.built.module), how);
-  using Turn = generation::Lockstep::Turn;
   loaded.lockstep = std::make_shared<generation::Lockstep>(
       *loaded.built.model, loaded.device, loaded.dtype,
-      [engine = loaded.engine](const Turn& own) -> Turn {
-        const auto any = engine->any_rank_has({own.pass, own.images, own.stop});
-        return {any[0], any[1], any[2]};
-      },
+      [engine = loaded.engine](const std::vector<bool>& own) { return engine->any_rank_has(own); },
       &stop_on_signals());
 }
 
@@ -194,6 +166,10 @@ comm::WorldOptions ranks_of(const std::string& command, const Options& options) 
   return place;
 }
 
+std::string weights_digest(const LoadedModel& loaded) {
+  return str(checkpoint::weights_digest(*loaded.built.source), " ", loaded.seed);
+}
+
 LoadedModel load_model(const std::string& command, const std::string& path, const Args& changes,
                        const Options& options, std::shared_ptr<comm::World> world) {
   LoadedModel loaded;
@@ -209,11 +185,11 @@ LoadedModel load_model(const std::string& command, const std::string& path, cons
   loaded.built = build(used);
   log_choice(located);
   log_new_parameters(loaded.built, path);
-  loaded.digest = weights_digest(loaded.built, used.seed, loaded.dtype);
+  loaded.seed = used.seed;
   if (world && options.has("--sharded"))
-    slice(loaded, std::move(world), used.seed);
+    slice(loaded, std::move(world));
   else
-    nn::materialize(*loaded.built.module, loaded.built.source.get(), used.seed, loaded.device,
+    nn::materialize(*loaded.built.module, loaded.built.source.get(), loaded.seed, loaded.device,
                     loaded.dtype);
   loaded.built.module->eval();
   return loaded;

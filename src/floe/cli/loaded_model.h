@@ -31,7 +31,7 @@ struct LoadedModel {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;
   std::string origin;  // the checkpoint whose weights are used, else the file that names the model
-  std::string digest;  // of some values of every parameter: models of one name are told apart
+  std::uint64_t seed = 0;  // of parameters that are in no file
   // With --sharded: who slices it over the ranks, and keeps them in step (Note [Lockstep]).
   std::shared_ptr<shard::Engine> engine;
   std::shared_ptr<generation::Lockstep> lockstep;
@@ -53,6 +53,10 @@ at::Device device_of(const std::string& command, const Options& options);
 // collective, and each rank reads and holds its slices.
 LoadedModel load_model(const std::string& command, const std::string& path, const Args& changes,
                        const Options& options, std::shared_ptr<comm::World> world = nullptr);
+
+// Models under the same name are told apart by what they are: their files, and the seed
+// of the rest.
+std::string weights_digest(const LoadedModel& loaded);
 
 // Of a command that may run on several ranks: where they meet, and by what. Throws ConfigError for
 // --sharded on one.

@@ -14,8 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostBatchTokens = std::int64_t{1} << 40;
-
 // All that results depend on; how fast they are made is not among it. Names on disk may have any
 // bytes, JSON may not.
 nlohmann::ordered_json settings_of(const RequestsJob& job, const Options& options,
@@ -25,7 +23,7 @@ nlohmann::ordered_json settings_of(const RequestsJob& job, const Options& option
                                             "--requests", "--sharded", "--shards"};
   nlohmann::ordered_json settings{{"command", std::string(job.command.name)},
                                   {"model", shown_bytes(fs::absolute(loaded.origin).string())},
-                                  {"weights", loaded.digest},
+                                  {"weights", weights_digest(loaded)},
                                   {"changes", shown_bytes(join(job.changes, " "))},
                                   {"requests", source.size()},
                                   {"digest", source.digest()}};
@@ -75,8 +73,7 @@ std::unique_ptr<requests::RequestSource> open_source(const RequestsJob& job,
 requests::Summary run_as_rank(const RequestsJob& job, const Options& options,
                               const std::shared_ptr<comm::World>& world) {
   requests::RunRequests how;
-  how.batch_tokens =
-      options.integer("--batch-tokens", generation::kBatchTokens, 1, kMostBatchTokens);
+  how.batch_tokens = batch_tokens_of(options);
   how.world = world.get();
   how.stop = &stop_on_signals();
   const std::string name(job.command.name);
@@ -115,15 +112,24 @@ Exit exit_of(const RequestsJob& job, const requests::Summary& summary, bool spea
 
 }  // namespace
 
+OptionRow batch_tokens_option() {
+  return {"--batch-tokens", "N",
+          str("at most so many tokens of all sequences of a batch together, an image counting as ",
+              generation::kTokensOfImage, " (default ", generation::kBatchTokens, ")")};
+}
+
+std::int64_t batch_tokens_of(const Options& options) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  return options.integer("--batch-tokens", generation::kBatchTokens, 1, kMost);
+}
+
 std::vector<OptionRow> requests_options() {
   return {
       {"--output", "FILE",
        "results, a JSON object on each line, in the order of the requests; started again after an "
        "interruption, the command goes on with what is missing (default: stdout, one rank only)"},
       {"--force", "", "replace what is at --output, and begin anew where settings have changed"},
-      {"--batch-tokens", "N",
-       str("at most so many tokens of all sequences of a batch together, an image counting as ",
-           generation::kTokensOfImage, " (default ", generation::kBatchTokens, ")")},
+      batch_tokens_option(),
       sharded_option(),
   };
 }

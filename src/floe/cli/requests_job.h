@@ -13,6 +13,9 @@
 
 namespace floe::cli {
 
+OptionRow batch_tokens_option();
+std::int64_t batch_tokens_of(const Options& options);
+
 // The rows of a command that takes such a file: --output, --force, --batch-tokens, --sharded.
 std::vector<OptionRow> requests_options();
 

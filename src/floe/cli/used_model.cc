@@ -286,12 +286,15 @@ Words split_words(const Args& words) {
   return split;
 }
 
+void require_path(const std::string& command, const std::string& path) {
+  require<ConfigError>(path_exists(path), command, ": there is no file or folder '", path,
+                       "'; name a run folder, a checkpoint, an exported folder or a YAML");
+}
+
 Located locate(const std::string& command, const std::string& path, Wanted wanted) {
+  require_path(command, path);
   Located located{kind_of(path), path, ""};
   switch (located.kind) {
-    case PathKind::nothing:
-      throw ConfigError(str(command, ": there is no file or folder '", path,
-                            "'; name a run folder, a checkpoint, an exported folder or a YAML"));
     case PathKind::tokenizer:
     case PathKind::shards:
       throw ConfigError(

@@ -62,6 +62,9 @@ struct Located {
   std::string checkpoint;
 };
 
+// Throws ConfigError, one sentence, where there is nothing at this path.
+void require_path(const std::string& command, const std::string& path);
+
 enum class Wanted {
   weights,  // checkpoints are read and compared with their checksums
   config,   // a run need not have a checkpoint

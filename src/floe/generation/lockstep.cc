@@ -16,11 +16,10 @@ Lockstep::Lockstep(models::LanguageModel& model, at::Device device, at::ScalarTy
       any_rank_(std::move(any_rank)),
       stop_(stop) {}
 
-Lockstep::Turn Lockstep::next(Turn own) {
-  own.stop = stop_ && *stop_;
-  const Turn all = any_rank_(own);
-  stopped_ = stopped_ || all.stop;
-  return all;
+Lockstep::Turn Lockstep::next(const Turn& own) {
+  const std::vector<bool> any = any_rank_({own.pass, own.images, stop_ && *stop_});
+  stopped_ = stopped_ || any[2];
+  return {any[0], any[1]};
 }
 
 bool Lockstep::begin_pass(bool images) { return next({.pass = true, .images = images}).images; }

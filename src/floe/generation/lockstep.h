@@ -25,14 +25,9 @@ namespace floe::generation {
 
 class Lockstep {
  public:
-  // What a rank has for the next pass.
-  struct Turn {
-    bool pass = false;    // one of its own
-    bool images = false;  // which encodes images
-    bool stop = false;    // it was asked to stop
-  };
-  // Collective: what any of the ranks has.
-  using AnyRank = std::function<Turn(const Turn& own)>;
+  // Collective, Engine::any_rank_has: of each of some kinds of work, whether any of the
+  // ranks has it.
+  using AnyRank = std::function<std::vector<bool>(const std::vector<bool>& own)>;
 
   // The model is in evaluation mode and stays with the caller. `stop`: when it is true on one rank,
   // all hear of it with the next pass; null: nobody stops.
@@ -55,7 +50,12 @@ class Lockstep {
   void remember(const at::Tensor& media) { media_shape_ = media.sizes().vec(); }
 
  private:
-  Turn next(Turn own);
+  // What a rank, or any of them, has for the next pass.
+  struct Turn {
+    bool pass = false;    // one of its own
+    bool images = false;  // which encodes images
+  };
+  Turn next(const Turn& own);
   void pass_beside(bool images);
 
   models::LanguageModel& model_;

@@ -110,11 +110,7 @@ std::optional<ValidationTasks::Metrics> ValidationTasks::run() {
   eval::AskedModel model = model_;
   generation::Lockstep lockstep(
       *built_.model, model.ready.device, model.ready.dtype,
-      [this](const generation::Lockstep::Turn& own) {
-        const std::vector<bool> any = engine_.any_rank_has({own.pass, own.images, own.stop});
-        return generation::Lockstep::Turn{any[0], any[1], any[2]};
-      },
-      &stop_);
+      [this](const std::vector<bool>& own) { return engine_.any_rank_has(own); }, &stop_);
   eval::EvaluateOptions options;
   options.how = {.batch_tokens = batch_tokens_, .stop = &stop_, .quiet = true};
   if (world.size() > 1) {

@@ -22,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostEvalTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kMostResultsBytes = std::int64_t{1} << 30;
 
 struct EvalJob {
@@ -63,9 +62,7 @@ Args task_changes(const Options& options) {
 
 // RUN/eval for a run, where `floe report` finds it.
 std::string output_folder(const Options& options, const Args& models) {
-  for (const std::string& path : models)
-    require<ConfigError>(path_exists(path), "eval: there is no file or folder '", path,
-                         "'; name a run folder, a checkpoint, an exported folder or a YAML");
+  for (const std::string& path : models) require_path("eval", path);
   std::string folder;
   if (const auto named = options.value("--output"))
     folder = *named;
@@ -148,7 +145,7 @@ eval::AskedModel asked_model(const LoadedModel& loaded, const std::string& name)
   model.name = name;
   model.folder = short_name(loaded.origin);
   model.checkpoint = fs::absolute(loaded.origin).lexically_normal().string();
-  model.digest = loaded.digest;
+  model.digest = weights_digest(loaded);
   model.step = checkpoint::step_of_name(fs::path(loaded.origin).filename().string()).value_or(-1);
   return model;
 }
@@ -161,8 +158,7 @@ std::optional<std::vector<eval::TaskResult>> ask_as_rank(
   how.force = options.has("--force");
   how.settings = {{"changes", shown_bytes(join(job.changes, " "))},
                   {"dtype", options.value("--dtype").value_or("fp32")}};
-  how.how.batch_tokens =
-      options.integer("--batch-tokens", generation::kBatchTokens, 1, kMostEvalTokens);
+  how.how.batch_tokens = batch_tokens_of(options);
   how.how.world = world.get();
   how.how.stop = &stop_on_signals();
   std::vector<eval::TaskResult> results;
@@ -239,9 +235,7 @@ std::vector<OptionRow> eval_options() {
        kRepeats},
       {},
       {"--json", "", "print the results as JSON instead of a table"},
-      {"--batch-tokens", "N",
-       str("at most so many tokens of all sequences of a batch together, an image counting as ",
-           generation::kTokensOfImage, " (default ", generation::kBatchTokens, ")")},
+      batch_tokens_option(),
       sharded_option(),
       dtype_option(),
       device_option(),
