@@ -324,12 +324,18 @@ def test_results_of_two_models_do_not_mix(tmp_path):
     assert not (tmp_path / "ranks.jsonl").exists()
 
 
-def test_what_is_no_number_is_one_request(tmp_path):
-    model, _ = two_models(tmp_path)
-    weights = tmp_path / "a" / "model.safetensors"
+def model_without_numbers(folder):
+    """A model that gives no numbers behind the token 7."""
+    model, _ = two_models(folder)
+    weights = folder / "a" / "model.safetensors"
     tensors = load_file(weights)
     tensors["gpt_neox.embed_in.weight"][7] = torch.inf
     save_file(tensors, weights, metadata={"format": "pt"})
+    return model
+
+
+def test_what_is_no_number_is_one_request(tmp_path):
+    model = model_without_numbers(tmp_path)
     requests = [dict(ids=ids, candidates=[[5], [6, 7]]) for ids in ([3], [4, 7, 5], [6])]
     done = run("score", model, write_requests(tmp_path / "requests.jsonl", requests))
     records = records_of(done.stdout)

@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from generate_runs import FLOE, model_file
-from safetensors.torch import load_file, save_file
 from test_generate_command import captioner, captioner_and_reference, plain_lm  # noqa: F401 (fixtures)
-from test_requests import ENVIRONMENT, captions, many, records_of, run, two_models, wait_for_lines, write_requests  # noqa: F401 (fixtures)
+from test_requests import ENVIRONMENT, captions, many, model_without_numbers, records_of, run, wait_for_lines, write_requests  # noqa: F401 (fixtures)
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 from running import rank_process  # noqa: E402
@@ -83,11 +81,7 @@ def test_a_rank_that_dies_ends_the_others(many, tmp_path):
 
 
 def test_what_is_no_number_is_one_request(tmp_path):
-    model, _ = two_models(tmp_path)
-    weights = tmp_path / "a" / "model.safetensors"
-    tensors = load_file(weights)
-    tensors["gpt_neox.embed_in.weight"][7] = torch.inf
-    save_file(tensors, weights, metadata={"format": "pt"})
+    model = model_without_numbers(tmp_path)
     requests = [dict(ids=ids, candidates=[[5], [6, 7]]) for ids in ([3], [4, 7, 5], [6], [8], [9])]
     records = asked(2, "score", write_requests(tmp_path / "requests.jsonl", requests), tmp_path / "out.jsonl", model, "--sharded")
     assert ["error" in record for record in records] == [False, True, False, False, False]
