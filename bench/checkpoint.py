@@ -6,7 +6,7 @@ usage: ./run bench checkpoint [--quick] [--turns N] [--folder DIR]
 
 A save ends when everything is synced and visible. A load has the files in the page cache on both sides;
 floe's reads them twice, once for the checksums that it verifies before it changes anything. The pause is
-what the training thread waits for an asynchronous save. The result is printed and written to
+what the training thread waits for an asynchronous save, with torch's cached staging and without. The result is printed and written to
 bench/results/DATE-checkpoint.md and .json.
 """
 
@@ -26,8 +26,10 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parent
 BIN = Path(os.environ.get("FLOE_BIN_DIR", BENCH.parent / "build/release/bin"))
 RANKS = 2
-ROUNDS = 3  # of each start; the first warms up
-WHAT = {"save_s": "save", "load_s": "load, verified", "pause_s": "pause of an asynchronous save"}
+ROUNDS = 8  # of each start; the first warms up
+# torch stages into memory that it keeps from save to save, as floe does; by default it takes new memory each time.
+WHAT = {"save_s": "save", "load_s": "load, verified", "pause_s": "pause of an asynchronous save",
+        "uncached_pause_s": "the same, torch by default"}
 
 
 def start(command):
@@ -53,20 +55,21 @@ def main():
     arguments = parser.parse_args()
     size = {"dim": 128, "layers": 2, "vocab": 1024} if arguments.quick else {"dim": 1024, "layers": 4, "vocab": 8192}
     times = {"floe": {key: [] for key in WHAT}, "torch": {key: [] for key in WHAT}}
+    rounds = 3 if arguments.quick else ROUNDS
     scratch = Path(tempfile.mkdtemp(prefix="floe-bench-", dir=arguments.folder))
     try:
         for turn in range(1 if arguments.quick else arguments.turns):
             print(f"turn {turn + 1}", file=sys.stderr)
             for system, command in {
-                "floe": [str(BIN / "bench_checkpoint"), f"folder={scratch / 'floe'}", f"rounds={ROUNDS}",
+                "floe": [str(BIN / "bench_checkpoint"), f"folder={scratch / 'floe'}", f"rounds={rounds}",
                          *(f"{key}={value}" for key, value in size.items())],
-                "torch": [sys.executable, str(BENCH / "checkpoint_twin.py"), str(scratch / "torch"), str(ROUNDS),
+                "torch": [sys.executable, str(BENCH / "checkpoint_twin.py"), str(scratch / "torch"), str(rounds),
                           *map(str, size.values())],
             }.items():
                 for line in start(command):
                     for key in WHAT:
-                        times[system][key].append(line[key])
-                folder = scratch / ("floe/checkpoints/step_3" if system == "floe" else "torch")
+                        times[system][key].append(line.get(key, line["pause_s"]))
+                folder = scratch / (f"floe/checkpoints/step_{rounds}" if system == "floe" else "torch")
                 megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
                 times[system]["mib"] = round(megabytes, 1)
                 shutil.rmtree(scratch / system, ignore_errors=True)

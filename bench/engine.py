@@ -37,18 +37,24 @@ MIB = 2**20
 FLOE = {
     "floe": {},
     "floe-resident": {"residency": "resident"},
+    "floe-kept": {"strategy": "shard_grad_op"},
     "floe-no-shard": {"strategy": "no_shard"},
 }
 LABELS = {
     "floe": "floe",
     "floe-resident": "floe, frozen resident",
+    "floe-kept": "floe, shard_grad_op",
     "floe-no-shard": "floe, no_shard",
     "fsdp2": "FSDP2",
     "fsdp2-apart": "FSDP2, best wrapping",
+    "fsdp2-kept": "FSDP2, reshard_after_forward=False",
+    "fsdp2-resident": "FSDP2, frozen ignored",
     "fsdp1": "FSDP1",
     "ddp": "DDP",
 }
 SHARDED = ["floe", "fsdp2", "fsdp2-apart", "fsdp1"]
+KEPT = ["floe-kept", "fsdp2-kept"]
+RESIDENT = ["floe-resident", "fsdp2-resident", "ddp"]
 
 
 def configurations(quick):
@@ -65,9 +71,9 @@ def configurations(quick):
     adapters = ["layers.*.adapter.*", *upper]
     return {
         "adapters": ("adapters in every layer and the two upper layers train", {**big, "adapter": adapter}, adapters,
-                     [*SHARDED, "floe-resident", "ddp"]),
-        "last": ("only the last layers train", deep, last, [*SHARDED, "floe-resident", "ddp"]),
-        "all": ("everything trains", big, ["*"], [*SHARDED, "floe-no-shard", "ddp"]),
+                     [*SHARDED, *KEPT, *RESIDENT]),
+        "last": ("only the last layers train", deep, last, [*SHARDED, *RESIDENT]),
+        "all": ("everything trains", big, ["*"], [*SHARDED, *KEPT, "floe-no-shard", "ddp"]),
         "tied": ("head and embedding share a weight, everything trains", {**big, "tied": True}, ["*"],
                  [*SHARDED, "ddp"]),
         "tied-frozen": ("head and embedding share a frozen weight, adapters and the upper layers train",

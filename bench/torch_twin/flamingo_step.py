@@ -38,6 +38,17 @@ SYSTEMS = {
     # Half as many units, for less work of the host: a gate with its layer, four blocks of the image tower.
     "torch FSDP2 W=8 coarse": {"shard": True, "coarse": True},
     "torch FSDP2 W=8 coarse compiled": {"shard": True, "coarse": True, "compile": True},
+    # Gradients of the two data sets are added up before they are reduced, once.
+    "torch FSDP2 W=8 one reduction": {"shard": True, "one_reduction": True},
+    "torch FSDP2 W=8 one reduction compiled": {"shard": True, "one_reduction": True, "compile": True},
+    "torch FSDP2 W=8 coarse one reduction": {"shard": True, "coarse": True, "one_reduction": True},
+    "torch FSDP2 W=8 coarse one reduction compiled": {"shard": True, "coarse": True, "one_reduction": True,
+                                                      "compile": True},
+    # What forward has gathered stays for backward (reshard_after_forward=False).
+    "torch FSDP2 W=8 kept": {"shard": True, "reshard": False},
+    # Frozen parameters are ignored, so that each rank has them whole: the counterpart of floe's resident.
+    "torch FSDP2 W=8 resident": {"shard": True, "ignore_frozen": True, "one_reduction": True},
+    "torch FSDP2 W=8 resident compiled": {"shard": True, "ignore_frozen": True, "one_reduction": True, "compile": True},
     # What the garbage collector costs when it is left alone.
     "torch FSDP2 W=8 with gc": {"shard": True, "gc": True},
 }
@@ -61,7 +72,7 @@ def units_of(model, coarse):
     return [*(blocks[i : i + 4] for i in range(0, len(blocks), 4)), *pairs]
 
 
-def shard(model, device, coarse):
+def shard(model, device, options):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -69,9 +80,13 @@ def shard(model, device, coarse):
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
     mesh = init_device_mesh(device.type, (8,))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    wrap = functools.partial(fully_shard, mesh=mesh, mp_policy=policy)
-    for part in (*units_of(model, coarse), model.vision, model.perceiver, model.embed):
-        wrap(part)
+    ignored = {p for p in model.parameters() if not p.requires_grad} if options.get("ignore_frozen") else None
+    wrap = functools.partial(fully_shard, mesh=mesh, mp_policy=policy, ignored_params=ignored,
+                             reshard_after_forward=options.get("reshard"))  # None: as FSDP2 has it
+    for part in (*units_of(model, options.get("coarse", False)), model.vision, model.perceiver, model.embed):
+        modules = part if isinstance(part, list) else [part]
+        if not ignored or any(p.requires_grad for module in modules for p in module.parameters()):
+            wrap(part)
     wrap(model)
     for part in model.modules():
         if isinstance(part, FSDPModule):
@@ -104,7 +119,7 @@ class System:
         if options.get("checkpoint"):
             checkpointed(model)
         if options.get("shard"):
-            shard(model, self.device, options.get("coarse", False))
+            shard(model, self.device, options)
         self.trained = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.trained, lr=config["lr"], weight_decay=0.1, fused=True)
         self.batches = [make_batch(config, source, 0, model, self.device, torch.bfloat16)
@@ -113,6 +128,8 @@ class System:
     def forward_backward(self):
         total = 0
         for batch, weight in zip(self.batches, self.config["loss_weights"], strict=True):
+            if self.options.get("one_reduction"):
+                self.model.set_requires_gradient_sync(batch is self.batches[-1])
             with torch.autocast(self.device.type, torch.bfloat16, enabled=bool(self.options.get("amp"))):
                 loss = self.model(batch)
             (loss * weight).backward()

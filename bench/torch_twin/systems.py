@@ -14,12 +14,28 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_twin.transformer import DecoderLayer
 
 
-def fsdp2(model, world_size):
+def fsdp2(model, world_size, **more):
     """fully_shard per layer and on the root, frozen and trainable together."""
     mesh = init_device_mesh("cpu", (world_size,))
     for layer in model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(layer, mesh=mesh, **more)
+    fully_shard(model, mesh=mesh, **more)
+    return model
+
+
+def fsdp2_kept(model, world_size):
+    """What forward has gathered stays for backward, as with floe's shard_grad_op."""
+    return fsdp2(model, world_size, reshard_after_forward=False)
+
+
+def fsdp2_resident(model, world_size):
+    """What is frozen is left to each rank whole, as with floe's resident: FSDP2 ignores it."""
+    frozen = {parameter for parameter in model.parameters() if not parameter.requires_grad}
+    mesh = init_device_mesh("cpu", (world_size,))
+    for layer in model.layers:
+        if any(parameter.requires_grad for parameter in layer.parameters()):
+            fully_shard(layer, mesh=mesh, ignored_params=frozen)
+    fully_shard(model, mesh=mesh, ignored_params=frozen)
     return model
 
 
@@ -48,4 +64,5 @@ def ddp(model, world_size):
     return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
-SYSTEMS = {"fsdp2": fsdp2, "fsdp2-apart": fsdp2_apart, "fsdp1": fsdp1, "ddp": ddp}
+SYSTEMS = {"fsdp2": fsdp2, "fsdp2-apart": fsdp2_apart, "fsdp2-kept": fsdp2_kept, "fsdp2-resident": fsdp2_resident,
+           "fsdp1": fsdp1, "ddp": ddp}

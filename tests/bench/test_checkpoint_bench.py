@@ -15,6 +15,6 @@ def test_quick(tmp_path):
     assert done.returncode == 0, done.stderr
     floe, torch = map(int, re.search(r"(\d+) MiB \(floe\) and (\d+) MiB \(torch\)", done.stdout).groups())
     assert floe > 5 and abs(floe - torch) <= 1, "the two saved different things"
-    for what in ("save", "load, verified", "pause of an asynchronous save"):
+    for what in ("save", "load, verified", "pause of an asynchronous save", "the same, torch by default"):
         assert re.search(rf"\| {what} \| \d+\.\d+ \| \d+\.\d+ \| \d+\.\d+× \|", done.stdout), done.stdout
     assert not list(tmp_path.iterdir()), "it cleans up behind itself"

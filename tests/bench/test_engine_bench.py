@@ -20,7 +20,7 @@ ALIGNMENT = 128
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     out = tmp_path_factory.mktemp("bench") / "engine"
-    systems = "floe,floe-resident,fsdp2,fsdp2-apart"
+    systems = "floe,floe-resident,floe-kept,fsdp2,fsdp2-apart,fsdp2-kept,fsdp2-resident"
     command = [os.environ["FLOE_PYTHON"], ROOT / "bench/engine.py", "--quick", "--systems", systems, "--out", out]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -55,6 +55,18 @@ def test_floe_moves_no_more_bytes(results, what):
         for peer, row in peers(rows).items():
             padding = ALIGNMENT * RANKS * rows["floe"][{"gathered_bytes": "gathers", "reduced_bytes": "reduces"}[what]]
             assert rows["floe"][what] <= row[what] + padding, (name, peer)
+
+
+def test_fsdp2_has_counterparts_of_what_floe_offers(results):
+    """Frozen parameters whole on each rank, and gathered ones kept for backward: the same work, and as many bytes."""
+    for ours, theirs, names in (("floe-resident", "fsdp2-resident", ("adapters", "last")),
+                                ("floe-kept", "fsdp2-kept", ("adapters", "all"))):
+        for name in names:
+            rows = results[name]["systems"]
+            assert "failed" not in rows[theirs], (name, rows[theirs])
+            assert rows[theirs]["loss_difference"] <= 1e-4
+            assert rows[theirs]["gathered_bytes"] < 0.9 * rows["fsdp2"]["gathered_bytes"], name
+            assert rows[ours]["gathered_bytes"] <= rows[theirs]["gathered_bytes"] + ALIGNMENT * RANKS * rows[ours]["gathers"]
 
 
 def test_resident_moves_only_what_trains(results):

@@ -31,7 +31,8 @@ def steps(tmp_path_factory):
     done = run(folder, "h200.py", "--models", "tiny", "--steps", "2", "--warmup", "1", "--profile",
                "--lengths", "natural", "--systems", "floe W=1", "floe W=8", "floe W=8 checkpointed", "floe W=8 kept products",
                "floe W=8 checkpointed offloaded", "floe W=8 int8", "floe W=8 fp8", "floe W=8 fp8 products", "floe W=8 padded", "torch bf16",
-               "torch FSDP2 W=8", "torch FSDP2 W=8 checkpointed")
+               "torch FSDP2 W=8", "torch FSDP2 W=8 checkpointed", "torch FSDP2 W=8 coarse one reduction",
+               "torch FSDP2 W=8 kept", "torch FSDP2 W=8 resident")
     assert done.returncode == 0, done.stdout + done.stderr
     return {row["system"]: row for row in results(folder, "h200")}, folder
 
@@ -58,6 +59,14 @@ def test_checkpointing_changes_no_loss_and_needs_less_memory(steps):
         assert rows[f"floe W=8 {how}"]["losses"] == pytest.approx(whole["losses"], abs=1e-3)
         assert rows[f"floe W=8 {how}"]["peak_bytes"] < whole["peak_bytes"], how
     assert rows["torch FSDP2 W=8 checkpointed"]["losses"] == pytest.approx(rows["torch FSDP2 W=8"]["losses"], abs=1e-3)
+
+
+def test_fsdp2_computes_the_same_however_it_is_asked_to(steps):
+    rows, folder = steps
+    for how in ("coarse one reduction", "kept", "resident"):
+        assert rows[f"torch FSDP2 W=8 {how}"]["losses"] == pytest.approx(rows["torch FSDP2 W=8"]["losses"], abs=0.02), how
+    (page,) = folder.glob("*.md")
+    assert "| the fastest of torch |" in page.read_text()
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8", "fp8 products"])
