@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,16 @@ def test_bad_usage_is_one_sentence_and_exit_2(floe, args, sentence):
     assert done.returncode == 2
     assert done.stderr == f"floe: {sentence}\n"
     assert done.stdout == ""
+
+
+def test_what_is_put_into_the_process_sees_its_end(floe, tmp_path, monkeypatch):
+    """Profilers write what they have seen when the process ends as usual, which floe otherwise cuts short."""
+    source, library, seen = tmp_path / "watch.c", tmp_path / "watch.so", tmp_path / "seen"
+    source.write_text('#include <stdio.h>\n#include <stdlib.h>\n__attribute__((destructor)) static void end(void) {'
+                      'fclose(fopen(getenv("SEEN"), "w")); }\n')
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setenv("SEEN", str(seen))
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    done = floe("--version")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("floe ") and seen.exists()
