@@ -48,6 +48,19 @@ def test_a_run_explains_itself(train, config, packed):
     assert not any(name.startswith("time/") for name in third)
 
 
+def test_batches_that_are_skipped_are_not_those_that_are_looked_at(train, config):
+    """With fp16 the first ones often are: gradients overflow until the scale fits."""
+    config["train"]["max_skipped"] = 40
+    run = train(config, "strategy.mixed_precision.param=fp16", "precision.loss_scale=1e11", ranks=2)
+    assert "skipped" in run.stderr, run.stderr
+    found = json.loads((run.folder / "diagnostics.json").read_text())
+    seen = [(at["rank"], at["batch"], at["point"]) for at in found["memory"]]
+    assert seen == [(rank, batch, point) for rank in (0, 1) for batch in (1, 2) for point in POINTS]
+    assert "memory: batch 3" not in run.stderr
+    trace = json.loads((run.folder / "trace" / "rank_0.json").read_text())
+    assert {event["name"] for event in trace["traceEvents"] if event["name"].startswith("batch ")} == {"batch 1", "batch 2"}
+
+
 def test_the_trace_nests(train, config):
     run = train(config, ranks=2)
     for rank in (0, 1):

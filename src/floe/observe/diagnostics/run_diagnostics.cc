@@ -186,8 +186,9 @@ struct RunDiagnostics::State {
 
   shard::Engine* engine = nullptr;
   std::vector<optim::Optimizer*> optimizers;
-  std::int64_t batch = 0;  // from 1: the one under way
-  std::string advice;      // of the last batch
+  std::int64_t batch = 0;  // from 1: the one under way, counted anew after one that was skipped
+  bool in_batch = false;
+  std::string advice;  // of the last batch
   std::int64_t peak_bytes = 0;
   bool traced = false;    // the trace is written
   bool not_kept = false;  // something could not be written, and that was said
@@ -314,7 +315,7 @@ void RunDiagnostics::mark(MemoryPoint point) {
   if (!state_ || !state_->timeline) return;
   State& s = *state_;
   if (point == MemoryPoint::batch_start) {
-    s.batch += 1;
+    if (!std::exchange(s.in_batch, true)) s.batch += 1;
     s.timeline->end_step();  // of a batch that was skipped
     s.timeline->begin_step(s.batch);
   }
@@ -330,6 +331,7 @@ Numbers RunDiagnostics::after_step(std::int64_t step) {
   if (!state_) return {};
   State& s = *state_;
   s.peak_bytes = 0;
+  s.in_batch = false;
   if (!s.timeline) return {};
   s.timeline->end_step();
   const bool last_batch = s.memory && s.batch >= s.config.batches;
