@@ -15,6 +15,7 @@ import os
 import random
 import re
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -78,15 +79,8 @@ def agreement(task, ours, theirs):
     return max(abs(x - y) for a, b in pairs for x, y in zip(a, b))
 
 
-def compare(task, folder, requests, options):
-    ours = floe(task, folder, requests, options)
-    row = {"task": task, "requests": requests.stem, "floe": {key: value for key, value in ours.items() if key != "answers"}}
-    tried = []
-    for batch in options.batches:
-        found = ask_twin("generate.py", dict(task=task, folder=str(folder), model=options.model, device=options.device, dtype=options.dtype,
-                                             requests=str(requests), batch=batch, new_tokens=NEW_TOKENS, beams=BEAMS), timeout=options.timeout)  # fmt: skip
-        found["batch"] = batch
-        tried.append(found)
+def compare(job, ours, tried):
+    row = {**job, "floe": {key: value for key, value in ours.items() if key != "answers"}}
     good = [one for one in tried if "error" not in one]
     row["tried"] = [{key: value for key, value in one.items() if key not in ("answers", "stderr")} for one in tried]
     if "error" in ours or not good:
@@ -96,8 +90,35 @@ def compare(task, folder, requests, options):
     rate = ours["requests"] / ours["seconds"]
     row["per_second"] = {"floe": rate, "openflamingo": best["requests"] / best["seconds"], "its model alone": fastest["requests"] / fastest["model_seconds"]}
     row["ratio"] = {"whole": rate * best["seconds"] / best["requests"], "model": rate * fastest["model_seconds"] / fastest["requests"]}
-    row["agreement"] = agreement(task, ours["answers"], best["answers"])
+    row["agreement"] = agreement(job["task"], ours["answers"], best["answers"])
     return row
+
+
+def whole(task, rows):
+    """All requests of a task one after the other, each side at its best."""
+    rows = [row for row in rows if row["task"] == task]
+    if not all("ratio" in row for row in rows):
+        return None
+    count = sum(row["floe"]["requests"] for row in rows)
+    rates = {name: count / sum(row["floe"]["requests"] / row["per_second"][name] for row in rows) for name in rows[0]["per_second"]}
+    ratio = {"whole": rates["floe"] / rates["openflamingo"], "model": rates["floe"] / rates["its model alone"]}
+    return {"task": task, "requests": "all", "per_second": rates, "ratio": ratio}
+
+
+def ask_openflamingo(folder, jobs, options):
+    """What it says to each job with each of the batch sizes, those that it had no time for left out; it loads its model once."""
+    asked = [dict(job, requests=str(job["requests"]), batch=batch) for batch in options.batches for job in jobs]
+    results = folder / "openflamingo.jsonl"
+    found = ask_twin("generate.py", dict(folder=str(folder), model=options.model, device=options.device, dtype=options.dtype, new_tokens=NEW_TOKENS,
+                                         beams=BEAMS, jobs=asked, results=str(results)), timeout=options.timeout)  # fmt: skip
+    answers = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    if "error" in found:
+        print(found["error"], found.get("stderr", ""), file=sys.stderr)
+
+    def is_of(answer, job):
+        return (answer["job"]["task"], answer["job"]["requests"]) == (job["task"], str(job["requests"]))
+
+    return [[answer for answer in answers if is_of(answer, job)] for job in jobs]
 
 
 def table(rows):
@@ -108,8 +129,9 @@ def table(rows):
             lines.append(f"| {row['task']} | {row['requests']} | {row['floe'].get('error', '')} | {[one.get('error') for one in row['tried']]} | | | | |")
             continue
         rates, ratio = row["per_second"], row["ratio"]
+        agreed = f"{row['agreement']:.3g}" if "agreement" in row else ""
         lines.append(f"| {row['task']} | {row['requests']} | {rates['floe']:.1f} | {rates['openflamingo']:.1f} | {rates['its model alone']:.1f} "
-                     f"| {ratio['whole']:.2f} | {ratio['model']:.2f} | {row['agreement']:.3g} |")  # fmt: skip
+                     f"| {ratio['whole']:.2f} | {ratio['model']:.2f} | {agreed} |")  # fmt: skip
     return "\n".join(lines)
 
 
@@ -123,14 +145,14 @@ def main():
     parser.add_argument("--shots", type=int, default=32)
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32, 64])
     parser.add_argument("--batch-tokens", type=int, default=131072)
-    parser.add_argument("--timeout", type=int, default=300)
+    parser.add_argument("--timeout", type=int, default=900)
     parser.add_argument("--tasks", nargs="+", default=["generate", "score"], choices=["generate", "score"])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     options.dtype_name = {"bfloat16": "bf16", "float32": "fp32"}[options.dtype]
     with tempfile.TemporaryDirectory(prefix="floe-generate-") as name:
         folder = Path(name)
-        made = ask_twin("generate.py", dict(task="prepare", folder=name, model=options.model, device=options.device))
+        made = ask_twin("generate.py", dict(prepare=True, folder=name, model=options.model, device=options.device))
         assert "error" not in made, made
         spec = LANGUAGE_MODELS[options.model]
         (folder / "model.yaml").write_text(json.dumps(dict(
@@ -141,7 +163,14 @@ def main():
         zero, few = folder / "zero-shot.jsonl", folder / f"{options.shots}-shot.jsonl"
         write_requests(zero, options.model, pictures[options.few :], 0, rng)
         write_requests(few, options.model, pictures[: options.few], options.shots, rng)
-        rows = [compare(task, folder, requests, options) for task in options.tasks for requests in (zero, few)]
+        jobs = [dict(task=task, requests=requests) for task in options.tasks for requests in (zero, few)]
+        ours = []
+        for job in jobs:
+            ours.append(floe(job["task"], folder, job["requests"], options))
+            print(job["task"], job["requests"].name, {key: value for key, value in ours[-1].items() if key != "answers"}, file=sys.stderr, flush=True)
+        theirs = ask_openflamingo(folder, jobs, options)
+        rows = [compare(dict(job, requests=job["requests"].stem), *both) for job, *both in zip(jobs, ours, theirs)]
+    rows += filter(None, (whole(task, rows) for task in options.tasks))
     print(table(rows))
     if options.out:
         results = ResultFile(options.out, "h200-generate", {})

@@ -3,9 +3,9 @@
 usage: generate.py CONFIG.json
 
 Needs open_flamingo 2.0.1 and what it imports (einops, einops_exts, open_clip_torch), and a transformers that it works with
-(4.x). CONFIG: {"task": "prepare" | "generate" | "score", "folder", "model", "device", ...}. `prepare` writes a model of random
-weights, which floe and OpenFlamingo then both read. Prints {"seconds", "model_seconds", ...} as the last line: with pictures
-decoded as OpenFlamingo's evaluation decodes them, and of the model alone.
+(4.x). CONFIG: {"folder", "model", "device", "prepare": true} writes a model of random weights, which floe and OpenFlamingo then
+both read; with "jobs": [{"task": "generate" | "score", "requests", "batch"}, ...] instead the file "results" gets a line for each
+with "seconds" and "model_seconds": with pictures decoded as OpenFlamingo's evaluation decodes them, and of the model alone.
 """
 
 import copy
@@ -94,7 +94,6 @@ def prepare(config):
             if parameter.dim() > 1:
                 parameter.data.normal_(0, 0.04)
     plain.to(torch.bfloat16).save_pretrained(folder / "lm")
-    return {}
 
 
 def loaded(config):
@@ -113,27 +112,44 @@ def synchronize(config):
         torch.cuda.synchronize()
 
 
-def batches_of(config):
+class Pictures:
+    """Each is decoded once, as OpenFlamingo's evaluation decodes it; what that takes is counted for every time that it is asked for."""
+
+    def __init__(self, model):
+        size = clip_config(model)["vision_cfg"]["image_size"]
+        self._transform = image_transform_v2(PreprocessCfg(size=size), is_train=False)
+        self._known, self._seconds, self.asked = {}, 0.0, 0
+
+    def __getitem__(self, name):
+        self.asked += 1
+        if name not in self._known:
+            begin = time.monotonic()
+            self._known[name] = self._transform(Image.open(name).convert("RGB"))
+            self._seconds += time.monotonic() - begin
+        return self._known[name]
+
+    def seconds(self, asked):
+        return self._seconds / len(self._known) * asked
+
+
+def batches_of(config, known):
     """In the order of the file, as OpenFlamingo's evaluation has them; prompts padded on the left."""
     requests = [json.loads(line) for line in Path(config["requests"]).read_text().splitlines()]
     requests = requests[: config.get("most", len(requests))]
-    size = clip_config(config["model"])["vision_cfg"]["image_size"]
-    transform = image_transform_v2(PreprocessCfg(size=size), is_train=False)
     for first in range(0, len(requests), config["batch"]):
         part = requests[first : first + config["batch"]]
-        pictures = torch.stack([torch.stack([transform(Image.open(name).convert("RGB")) for name in one["images"]]) for one in part])
+        pictures = torch.stack([torch.stack([known[name] for name in one["images"]]) for one in part])
         longest = max(len(one["ids"]) for one in part)
         ids = torch.tensor([[0] * (longest - len(one["ids"])) + one["ids"] for one in part])
         mask = torch.tensor([[0] * (longest - len(one["ids"])) + [1] * len(one["ids"]) for one in part])
+        synchronize(config)
         yield part, rearrange(pictures, "b t c h w -> b t 1 c h w"), ids, mask
 
 
 @torch.inference_mode()
-def generate(config, built):
+def generate(config, built, known):
     answers, model_seconds = [], 0.0
-    begin = time.monotonic()
-    for part, pictures, ids, mask in batches_of(config):
-        synchronize(config)
+    for part, pictures, ids, mask in batches_of(config, known):
         own = time.monotonic()
         out = built.generate(
             pictures.to(config["device"], getattr(torch, config["dtype"])), ids.to(config["device"]), attention_mask=mask.to(config["device"]),
@@ -142,18 +158,16 @@ def generate(config, built):
         )  # fmt: skip
         answers += out[:, ids.shape[1] :].tolist()
         model_seconds += time.monotonic() - own
-    return {"requests": len(answers), "seconds": time.monotonic() - begin, "model_seconds": model_seconds, "answers": answers[:64]}
+    return {"requests": len(answers), "model_seconds": model_seconds, "answers": answers[:64]}
 
 
 @torch.inference_mode()
-def score(config, built):
+def score(config, built, known):
     """The prompt once, its keys and values kept, then each class after it: OpenFlamingo's evaluation with its cache, but all
     tokens of a class in one pass."""
     answers, model_seconds = [], 0.0
-    begin = time.monotonic()
     device = config["device"]
-    for part, pictures, ids, mask in batches_of(config):
-        synchronize(config)
+    for part, pictures, ids, mask in batches_of(config, known):
         own = time.monotonic()
         ids, mask = ids.to(device), mask.to(device)
         built.cache_media(input_ids=ids, vision_x=pictures.to(device, getattr(torch, config["dtype"])))
@@ -169,22 +183,39 @@ def score(config, built):
         built.uncache_media()
         answers += torch.stack(scores, 1).tolist()
         model_seconds += time.monotonic() - own
-    return {"requests": len(answers), "seconds": time.monotonic() - begin, "model_seconds": model_seconds, "answers": answers[:64]}
+    return {"requests": len(answers), "model_seconds": model_seconds, "answers": answers[:64]}
+
+
+def run_job(config, built, known):
+    task = {"generate": generate, "score": score}[config["task"]]
+    try:
+        task(dict(config, most=8), built, known)  # warm
+        if config["device"] == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        before = known.asked
+        result = task(config, built, known)
+        result["seconds"] = result["model_seconds"] + known.seconds(known.asked - before)
+    except torch.OutOfMemoryError as error:
+        built.uncache_media()
+        return {"error": str(error).splitlines()[0]}
+    if config["device"] == "cuda":
+        result["memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    assert all(math.isfinite(value) for value in result.values() if isinstance(value, float))
+    return result
 
 
 def main():
     config = json.loads(Path(sys.argv[1]).read_text())
-    if config["task"] == "prepare":
-        result = prepare(config)
-    else:
-        built = loaded(config)
-        task = {"generate": generate, "score": score}[config["task"]]
-        task(dict(config, most=config["batch"]), built)  # warm
-        result = task(config, built)
-        if config["device"] == "cuda":
-            result["memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
-    assert all(math.isfinite(value) for value in result.values() if isinstance(value, float))
-    print(json.dumps(result))
+    if config.get("prepare"):
+        prepare(config)
+        print("{}")
+        return
+    built, known = loaded(config), Pictures(config["model"])
+    with open(config["results"], "w") as results:
+        for job in config["jobs"]:
+            done = run_job(dict(config, **job), built, known)
+            print(json.dumps(dict(done, job=job)), file=results, flush=True)
+    print("{}")
 
 
 main()

@@ -135,10 +135,8 @@ std::vector<Generated> by_beams(GenerateSession& session, const Batch& batch,
   session.repeat(options.num_beams);
   for (std::int64_t num_new = 0;;) {
     at::Tensor scores = logits.log_softmax(-1);
-    if (rules.change(num_new)) {
-      scores = scores.cpu();
-      rules.apply(scores, texts, num_new);
-    }
+    if (options.sample) scores = scores.cpu();  // where draws are made
+    if (rules.change(num_new)) rules.apply(scores, texts, num_new);
     ++num_new;
     const BeamSearch::Next next = beams.advance(scores);
     if (beams.done()) break;
@@ -185,10 +183,8 @@ std::vector<Generated> one_by_one(GenerateSession& session, const Batch& batch,
   at::Tensor logits = session.start().repeat_interleave(options.num_return_sequences, 0);
   session.repeat(options.num_return_sequences);
   for (std::int64_t num_new = 0;;) {
-    if (rules.change(num_new)) {
-      logits = logits.cpu();
-      rules.apply(logits, texts, num_new);
-    }
+    if (options.sample) logits = logits.cpu();  // where draws are made
+    if (rules.change(num_new)) rules.apply(logits, texts, num_new);
     const at::Tensor likeliest = logits.argmax(-1).cpu();
     const auto vocab = static_cast<std::size_t>(logits.size(1));
     Texts still;

@@ -40,18 +40,35 @@ double uniform(std::uint32_t high, std::uint32_t low) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-53;
 }
 
+// Some tokens of some sequences, in their scores [S, V] wherever those are.
+class Places {
+ public:
+  explicit Places(at::Tensor& scores) : flat_(scores.view(-1)), vocab_(scores.size(1)) {}
+
+  void add(std::size_t sequence, std::int64_t token) {
+    places_.push_back(static_cast<std::int64_t>(sequence) * vocab_ + token);
+  }
+  at::Tensor values() const { return flat_.index_select(0, index()); }
+  void set(const at::Tensor& values) {
+    if (!places_.empty()) flat_.index_put_({index()}, values);
+  }
+
+ private:
+  at::Tensor index() const { return at::tensor(places_, at::kLong).to(flat_.device()); }
+
+  at::Tensor flat_;
+  std::int64_t vocab_;
+  std::vector<std::int64_t> places_;
+};
+
 }  // namespace
 
 void LogitsRules::apply(at::Tensor& scores, const std::vector<std::vector<std::int64_t>>& texts,
                         std::int64_t num_new) const {
-  const std::int64_t vocab = scores.size(1);
-  for (std::size_t s = 0; s < texts.size(); ++s) {
-    float* row = scores.mutable_data_ptr<float>() + static_cast<std::int64_t>(s) * vocab;
-    if (options_.repetition_penalty != 1) penalise_repetition(row, texts[s]);
-    if (options_.no_repeat_ngram > 0) forbid_ngrams(row, texts[s]);
-    if (num_new < options_.min_new_tokens)
-      for (const std::int64_t end : options_.eos) row[end] = kNever;
-  }
+  if (options_.repetition_penalty != 1) penalise_repetition(scores, texts);
+  if (options_.no_repeat_ngram > 0) forbid_ngrams(scores, texts);
+  if (num_new < options_.min_new_tokens && !options_.eos.empty())
+    scores.index_fill_(1, at::tensor(options_.eos, at::kLong).to(scores.device()), kNever);
   if (!options_.sample) return;
   if (options_.temperature != 1) scores.div_(options_.temperature);
   if (options_.top_k > 0) keep_top_k(scores);
@@ -63,20 +80,30 @@ bool LogitsRules::change(std::int64_t num_new) const {
          num_new < options_.min_new_tokens;
 }
 
-void LogitsRules::penalise_repetition(float* scores, const std::vector<std::int64_t>& text) const {
-  const auto penalty = static_cast<float>(options_.repetition_penalty);
-  const std::unordered_set<std::int64_t> seen(text.begin(), text.end());
-  for (const std::int64_t token : seen)
-    scores[token] = scores[token] < 0 ? scores[token] * penalty : scores[token] / penalty;
+void LogitsRules::penalise_repetition(at::Tensor& scores,
+                                      const std::vector<std::vector<std::int64_t>>& texts) const {
+  Places seen(scores);
+  for (std::size_t s = 0; s < texts.size(); ++s)
+    for (const std::int64_t token : std::unordered_set(texts[s].begin(), texts[s].end()))
+      seen.add(s, token);
+  const at::Tensor values = seen.values();
+  seen.set(at::where(values.lt(0), values * options_.repetition_penalty,
+                     values / options_.repetition_penalty));
 }
 
-void LogitsRules::forbid_ngrams(float* scores, const std::vector<std::int64_t>& text) const {
+void LogitsRules::forbid_ngrams(at::Tensor& scores,
+                                const std::vector<std::vector<std::int64_t>>& texts) const {
   const auto before = static_cast<std::size_t>(options_.no_repeat_ngram - 1);
-  if (text.size() < before) return;
-  const auto tail = text.end() - static_cast<std::ptrdiff_t>(before);
-  for (auto last = text.begin() + static_cast<std::ptrdiff_t>(before); last < text.end(); ++last)
-    if (std::equal(tail, text.end(), last - static_cast<std::ptrdiff_t>(before)))
-      scores[*last] = kNever;
+  Places forbidden(scores);
+  for (std::size_t s = 0; s < texts.size(); ++s) {
+    const std::vector<std::int64_t>& text = texts[s];
+    if (text.size() < before) continue;
+    const auto tail = text.end() - static_cast<std::ptrdiff_t>(before);
+    for (auto last = text.begin() + static_cast<std::ptrdiff_t>(before); last < text.end(); ++last)
+      if (std::equal(tail, text.end(), last - static_cast<std::ptrdiff_t>(before)))
+        forbidden.add(s, *last);
+  }
+  forbidden.set(at::scalar_tensor(kNever, scores.options()));
 }
 
 std::int64_t LogitsRules::least_kept() const {

@@ -18,17 +18,18 @@ class LogitsRules {
  public:
   explicit LogitsRules(const GenerateOptions& options) : options_(options) {}
 
-  // scores [S, V] fp32 on the CPU, contiguous, are changed in place: logits, or log-probabilities
+  // scores [S, V] fp32, contiguous, are changed in place: logits, or log-probabilities
   // in beam search. texts[s] are all tokens of sequence s so far, of which num_new are not the
   // prompt's.
   void apply(at::Tensor& scores, const std::vector<std::vector<std::int64_t>>& texts,
              std::int64_t num_new) const;
-  // Whether they change anything after so many new tokens: else scores may stay where they are.
+  // Whether they change anything after so many new tokens.
   bool change(std::int64_t num_new) const;
 
  private:
-  void penalise_repetition(float* scores, const std::vector<std::int64_t>& text) const;
-  void forbid_ngrams(float* scores, const std::vector<std::int64_t>& text) const;
+  void penalise_repetition(at::Tensor& scores,
+                           const std::vector<std::vector<std::int64_t>>& texts) const;
+  void forbid_ngrams(at::Tensor& scores, const std::vector<std::vector<std::int64_t>>& texts) const;
   void keep_top_k(at::Tensor& scores) const;
   void keep_top_p(at::Tensor& scores) const;
   // Beams need something to go on with when all ends are drawn.

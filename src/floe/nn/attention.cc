@@ -85,6 +85,22 @@ at::Tensor out_of_sight(const at::Tensor& distance, std::int64_t window) {
 
 at::Tensor heads_first(const at::Tensor& x) { return x.transpose(1, 2); }  // [B, T, H, D]
 
+// While it lives, torch does not choose cuDNN's attention. That makes a plan for every shape
+// that it meets, which takes it tens of milliseconds, and with every token of a text keys
+// have another one.
+class WithoutCudnn {
+ public:
+  WithoutCudnn() : before_(at::globalContext().userEnabledCuDNNSDP()) {
+    at::globalContext().setSDPUseCuDNN(false);
+  }
+  ~WithoutCudnn() { at::globalContext().setSDPUseCuDNN(before_); }
+  WithoutCudnn(const WithoutCudnn&) = delete;
+  WithoutCudnn& operator=(const WithoutCudnn&) = delete;
+
+ private:
+  bool before_;
+};
+
 at::Tensor sdpa(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                 const at::Tensor& mask, const AttentionRule& rule) {
   return at::scaled_dot_product_attention(q, k, v, some(mask), rule.dropout,
@@ -259,6 +275,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   // With autocast, keys that were rotated may be of a wider type than values.
   seen.values.flatten(0, 1).index_copy_(0, pass.places, v.to(seen.values.scalar_type()));
   if (pass.first) return attention(q, k, v, segments, pass.masks, rule);
+  const WithoutCudnn shapes_change;
   const std::vector<at::Tensor> queries = segments.parts(segments.pad(q));
   std::vector<at::Tensor> mixed;
   for (std::size_t b = 0; b < segments.buckets().size(); ++b) {
