@@ -7,6 +7,8 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
+#include "floe/models/decoders/decoder.h"
+#include "floe/models/lora/lora.h"
 #include "floe/models/registry.h"
 
 namespace floe::bench {
@@ -21,7 +23,7 @@ class RandomSequences {
  public:
   RandomSequences(const Json& config, std::size_t source, std::int64_t step)
       : data_(config.at("data").at(source)),
-        media_token_(config.at("model").at("media_token")),
+        media_token_(value_or(config.at("model"), "media_token", -1)),
         padded_(config.value("padded", false)),
         source_(static_cast<std::int64_t>(source)),
         side_(value_or(config.at("model"), "image_size", models::VisionSpec().image_size)),
@@ -141,6 +143,22 @@ models::FlamingoSpec flamingo_spec(const Json& model) {
   return spec;
 }
 
+std::shared_ptr<models::LanguageModel> language_model(const Json& model) {
+  if (!model.contains("lora")) {
+    auto flamingo = std::make_shared<models::Flamingo>(flamingo_spec(model));
+    nn::set_trainable(*flamingo, flamingo->trained_by_default());
+    return flamingo;
+  }
+  auto lm =
+      std::make_shared<models::CausalLm>(models::decoder_spec({model.at("lm"), "CONFIG.json"}));
+  const Json& lora = model.at("lora");
+  models::add_lora(*lm, {.targets = lora.at("targets").get<std::vector<std::string>>(),
+                         .rank = lora.at("rank"),
+                         .alpha = lora.at("alpha")});
+  nn::set_trainable(*lm, {"*.lora_*"});
+  return lm;
+}
+
 shard::ShardOptions flamingo_sharding(const Json& config) {
   shard::ShardOptions options;
   options.world = comm::World::fake(0, config.at("world"), device_from(config));
@@ -156,7 +174,8 @@ shard::ShardOptions flamingo_sharding(const Json& config) {
   return options;
 }
 
-shard::Policy flamingo_units() {
+shard::Policy units_of(const Json& model) {
+  if (model.contains("lora")) return {.units = {"DecoderLayer"}};
   return {.units = {"DecoderLayer", "GatedCrossAttention", "PerceiverResampler", "ViTBlock"}};
 }
 

@@ -22,10 +22,13 @@ c10::Device device_from(const Json& config);
 at::ScalarType compute_dtype(const Json& config);
 
 models::FlamingoSpec flamingo_spec(const Json& model);
+// With "lora" it is "lm" alone with adapters (rank, alpha, targets), which then are all that
+// trains; else OpenFlamingo.
+std::shared_ptr<models::LanguageModel> language_model(const Json& model);
 // Of "world" ranks this is rank 0; collectives are copies of the right size.
 shard::ShardOptions flamingo_sharding(const Json& config);
-// The model's decoder layers, gates, resampler and image blocks are units.
-shard::Policy flamingo_units();
+// The model's decoder layers, gates, resampler and image blocks are units, those that it has.
+shard::Policy units_of(const Json& model);
 models::InputOptions flamingo_input_options(const Json& config);
 
 // torch's own generator, so that a Python program with the same torch draws the same numbers.

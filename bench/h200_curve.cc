@@ -34,7 +34,7 @@ class CurveJob {
                            config.at("weights").dump(), " has no ", parameter.name);
     shard::ShardOptions options = flamingo_sharding(config);
     options.source = weights_.get();
-    engine_ = shard::fully_shard(model_, flamingo_units(), options);
+    engine_ = shard::fully_shard(model_, units_of(config.at("model")), options);
   }
 
   shard::Engine& engine() { return *engine_; }

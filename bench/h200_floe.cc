@@ -1,4 +1,4 @@
-// Steps of OpenFlamingo's training: what they take in time and memory.
+// Steps of OpenFlamingo's training, or of adapters': what they take in time and memory.
 #include <ATen/DeviceAccelerator.h>
 
 #include <chrono>
@@ -40,9 +40,9 @@ class StepJob {
       : config_(config),
         device_(device_from(config)),
         stream_(config.value("graphs", false) ? train::computing_stream(device_) : nullptr),
-        model_(std::make_shared<models::Flamingo>(flamingo_spec(config.at("model")))) {
-    nn::set_trainable(*model_, model_->trained_by_default());
-    engine_ = shard::fully_shard(model_, flamingo_units(), flamingo_sharding(config));
+        model_(language_model(config.at("model"))) {
+    engine_ = shard::fully_shard({model_, &model_->module()}, units_of(config.at("model")),
+                                 flamingo_sharding(config));
     if (config.value("graphs", false))
       graphs_ =
           std::make_unique<train::StepGraphs>(*model_, *engine_, train::StepGraphs::Options());
@@ -140,7 +140,7 @@ class StepJob {
   const Json& config_;
   c10::Device device_;
   std::unique_ptr<c10::StreamGuard> stream_;
-  std::shared_ptr<models::Flamingo> model_;
+  std::shared_ptr<models::LanguageModel> model_;
   std::shared_ptr<shard::Engine> engine_;
   std::unique_ptr<train::StepGraphs> graphs_;  // null: steps run
   std::unique_ptr<optim::AdamW> optimizer_;

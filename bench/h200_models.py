@@ -25,6 +25,25 @@ LANGUAGE_MODELS = {
     # For trying the flow where there is no GPU.
     "tiny": {"model_type": "mpt", "vocab_size": 512, "d_model": 64, "n_layers": 2, "n_heads": 4},
 }
+# Whose adapters train in bench/h200_lora.py.
+ADAPTED_MODELS = {
+    "llama3-8b": {
+        "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+    },
+    "qwen2.5-7b": {
+        "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 32768, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+    },
+    "tiny-llama": {
+        "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 128, "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+    },
+}
+ADAPTERS = {"rank": 8, "alpha": 16, "targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}
+
 CROSS_ATTENTION_EVERY = {"of3b": 1, "of4b": 2, "of9b": 4, "tiny": 1}
 TINY_VISION = {"image_size": 28, "vision_width": 32, "vision_layers": 1, "vision_heads": 2, "perceiver_depth": 1}
 

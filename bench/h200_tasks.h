@@ -5,7 +5,8 @@
 
 namespace floe::bench {
 
-// Steps of OpenFlamingo's training with random weights: their times and memory (h200.py).
+// Steps of OpenFlamingo's training with random weights, or of adapters beside a language model:
+// their times and memory (h200.py, h200_lora.py).
 nlohmann::json measure_steps(const nlohmann::json& config);
 // Losses of steps that begin from given weights, a new batch each (h200_curves.py).
 nlohmann::json train_curve(const nlohmann::json& config);

@@ -4,6 +4,7 @@ Only what is computed or counted is asserted, never a time.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -155,3 +156,17 @@ def test_the_noise_of_a_curve_does_not_grow_with_the_number_of_twins():
     assert judged(0.05, twin_again=0.06, twin_reordered=0.01, twin_compiled=0.07)
     assert not judged(0.05, twin_again=0.02, twin_reordered=0.01, twin_compiled=0.07)
     assert not judged(0.05, twin_again=0.02) and not judged(0.05)
+
+
+def test_adapters(tmp_path):
+    done = run(tmp_path, "h200_lora.py", "--models", "tiny-llama", "--lengths", "2x64", "--steps", "2", "--warmup", "1", "--systems", "floe",
+               "floe checkpointed", "floe kept products", "floe fp8 products", "transformers", "transformers checkpointed")  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["system"]: row for row in results(tmp_path, "h200-lora")}
+    for system, row in rows.items():
+        assert row["tokens"] == 128 and len(row["step_ms"]) == 2, system
+        assert row["losses"][-1] == pytest.approx(math.log(512), abs=0.1), system  # random weights
+    for how in ("checkpointed", "kept products"):
+        assert rows[f"floe {how}"]["losses"] == pytest.approx(rows["floe"]["losses"], abs=1e-3)
+        assert rows[f"floe {how}"]["peak_bytes"] < rows["floe"]["peak_bytes"], how
+    assert rows["transformers checkpointed"]["losses"] == pytest.approx(rows["transformers"]["losses"], abs=1e-3)

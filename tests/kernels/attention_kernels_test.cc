@@ -95,6 +95,30 @@ TEST(PackedAttention, CausalWithAndWithoutAlibi) {
       }
 }
 
+// Sequences of one length, for which there is another kernel (cudnn_attention).
+TEST(PackedAttention, LongOnesOfOneLength) {
+  const Lengths lengths{{768, 768, 768}};
+  for (const std::int64_t shared : {4, 2})
+    for (const bool causal : {true, false}) {
+      SCOPED_TRACE(str("shared ", shared, ", causal ", causal));
+      const nn::PackedRule rule{causal, 0.125, {}};
+      const std::int64_t tokens = lengths.total(), heads = 4, dim = 64;
+      compare(
+          {random_on_gpu({tokens, heads, dim}, at::kFloat),
+           random_on_gpu({tokens, shared, dim}, at::kFloat),
+           random_on_gpu({tokens, shared, dim}, at::kFloat)},
+          at::kBFloat16,
+          [&](const Tensors& in) -> Tensors {
+            const nn::Spans spans = lengths.spans();
+            return {nn::packed_attention(in[0], in[1], in[2], spans, spans, rule)};
+          },
+          [&](const Tensors& in) -> Tensors {
+            return {spans_apart(in[0], in[1], in[2], lengths, lengths, rule)};
+          },
+          tolerance(at::kBFloat16));
+    }
+}
+
 // Heads where a fused projection has them, one after the other or head by head; one gradient.
 TEST(PackedAttention, InsideOfOneProjection) {
   const std::int64_t tokens = kLengths.total(), heads = 6, dim = 64;

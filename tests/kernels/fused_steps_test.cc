@@ -70,6 +70,31 @@ TEST(FusedSteps, NormAlone) {
         5 * rounding(dtype));
 }
 
+TEST(FusedSteps, GatedSilu) {
+  for (const auto dtype : kDtypes)
+    compare(
+        {random_on_gpu({31, 77}, at::kFloat), random_on_gpu({31, 77}, at::kFloat)}, dtype,
+        [](const Tensors& in) -> Tensors { return {nn::gated_silu(in[0], in[1])}; },
+        [](const Tensors& in) -> Tensors { return {at::silu(in[0]) * in[1]}; },
+        3 * rounding(dtype));
+}
+
+TEST(FusedSteps, Rotate) {
+  const nn::RotarySpec spec{.dim = 32};
+  const at::Tensor positions = at::arange(40, at::kLong).to(at::kCUDA);
+  for (const auto dtype : kDtypes)
+    compare(
+        {random_on_gpu({40, 3, 48}, at::kFloat)}, dtype,
+        [&](const Tensors& in) -> Tensors {
+          return {nn::rotate(in[0], nn::rotary_angles(spec, positions, dtype))};
+        },
+        [&](const Tensors& in) -> Tensors {
+          const auto angles = nn::rotary_angles(spec, positions, dtype);
+          return {nn::rotate(in[0], {angles.cos.to(at::kDouble), angles.sin.to(at::kDouble)})};
+        },
+        4 * rounding(dtype));
+}
+
 TEST(FusedSteps, Gelu) {
   for (const auto dtype : kDtypes)
     compare(

@@ -92,6 +92,37 @@ TEST(Rows, AreWithinHalfAStep) {
   EXPECT_TRUE(((back - x).abs() <= bound * (1 + 1e-5)).all().item<bool>());
 }
 
+// The step is rounded as if it had been written; its slopes are off by half of a step of theirs.
+TEST(Rows, OfGeluAreThoseOfItsResult) {
+  at::manual_seed(3);
+  for (const auto in : {at::kFloat, at::kBFloat16})
+    for (const auto& [rows, columns] : {std::pair{7, 48}, {3, 16384}, {2, 20480}}) {
+      const at::Tensor x = (at::randn({rows, columns}) * 2).to(in);
+      const auto got = kernels::gelu_to_coded_rows(x.to(device()), /*with_slopes=*/true);
+      const at::Tensor want = at::gelu(x.to(at::kDouble));
+      const at::Tensor largest = want.abs().amax(1, true);
+      const double own = in == at::kFloat ? 1e-5 : std::ldexp(1.0, -8);
+      const at::Tensor bound =
+          at::maximum(want.abs() / 16, largest / 448 * std::ldexp(1.0, -10)) + own * want.abs();
+      EXPECT_TRUE(((values_of(got.rows) - want).abs() <= bound + 1e-6).all().item<bool>());
+      const at::Tensor slopes = at::gelu_backward(at::ones_like(want), x.to(at::kDouble));
+      const at::Tensor kept =
+          (got.slopes.cpu().to(at::kDouble) - kernels::kSlopeZero) / kernels::kSlopeSteps;
+      EXPECT_LE((kept - slopes).abs().max().item<double>(), 0.5 / kernels::kSlopeSteps + 1e-5);
+      EXPECT_FALSE(kernels::gelu_to_coded_rows(x.to(device()), false).slopes.defined());
+
+      const at::Tensor grad = at::randn({rows, columns}).to(in), factors = at::rand({columns});
+      const auto back =
+          kernels::gelu_slopes_to_coded_rows(grad.to(device()), got.slopes, factors.to(device()));
+      const at::Tensor passed = (grad.to(at::kDouble) * kept).to(in).to(at::kDouble) * factors;
+      const at::Tensor steps =
+          at::maximum(passed.abs() / 16, passed.abs().amax(1, true) / 448 * std::ldexp(1.0, -10));
+      EXPECT_TRUE(((values_of(back) - passed).abs() <= steps * (1 + 1e-4) + own * passed.abs())
+                      .all()
+                      .item<bool>());
+    }
+}
+
 TEST(Rows, OfZerosGiveZerosAndWhatIsNotFiniteStaysSo) {
   at::Tensor x = at::randn({5, 64});
   x[0].zero_();
@@ -330,6 +361,29 @@ TEST(Layers, LoraTrainsBesideCodes) {
         << name << ": beside the product, not behind it";
   detach_codes(coded.weight);
   EXPECT_EQ(codes_of(coded.weight), nullptr);
+}
+
+// As one node it gives what the three steps give, and keeps a byte for each value between them.
+TEST(Layers, AnMlpOfCodesKeepsSlopesOnly) {
+  at::manual_seed(12);
+  for (const bool bias : {false, true}) {
+    const Coded up(at::randn({256, 64}) / 8), down(at::randn({64, 256}) / 16);
+    const at::Tensor up_bias = bias ? random({256}) : at::Tensor();
+    const at::Tensor down_bias = bias ? random({64}) : at::Tensor();
+    const at::Tensor x = random({3, 20, 64}), slope = random({3, 20, 64});
+    at::Tensor a = x.clone().requires_grad_(), b = x.clone().requires_grad_();
+    const at::Tensor ours = coded_gelu_mlp(a, up.weight, up_bias, down.weight, down_bias);
+    const at::Tensor theirs =
+        nn::linear(nn::gelu(nn::linear(b, up.weight, up_bias)), down.weight, down_bias);
+    EXPECT_EQ(ours.sizes(), theirs.sizes());
+    EXPECT_LE(relative(ours, theirs), 2 * rounding());
+    ours.backward(slope);
+    theirs.backward(slope);
+    // Where a slope's rounding moves a value over the border between two codes.
+    EXPECT_LE(relative(a.grad(), b.grad()), 0.5 * kProductError);
+    const at::NoGradGuard no_grad;
+    EXPECT_TRUE(coded_gelu_mlp(x, up.weight, up_bias, down.weight, down_bias).equal(ours.detach()));
+  }
 }
 
 // Steps that are fused where weights are values, with weights of codes.

@@ -123,5 +123,112 @@ TEST(Lora, OnlyTheAdapterTrains) {
   EXPECT_TRUE(gradients.contains("linear.lora_A.weight"));
 }
 
+// ---- several layers of one input, see Note [Adapted products] ----
+
+// Three layers as attention has them, of which some have adapters, and one behind a gate.
+struct Layers : Module {
+  Layers(const std::vector<std::int64_t>& ranks, bool bias, at::ScalarType dtype) {
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const auto out = static_cast<std::int64_t>(8 + 4 * i);
+      parts.push_back(child<Linear>(std::to_string(i), 16, out, bias));
+      if (ranks[i] > 0) parts.back()->adapt({.rank = ranks[i], .alpha = 3});
+    }
+    behind = child<Linear>("behind", 8, 12, bias);
+    behind->adapt({.rank = 2, .alpha = 6, .rank_stabilised = true});
+    materialize(*this, 3);
+    at::manual_seed(5);
+    const at::NoGradGuard no_grad;
+    for (auto& p : nn::named_parameters(*this)) {
+      p.tensor.set_data(p.tensor.normal_().to(dtype));
+      by_name[p.name] = p.tensor;
+    }
+    for (auto& [name, tensor] : by_name)
+      tensor.requires_grad_(name.find("lora") != std::string::npos);
+  }
+  at::Tensor formula(const Ptr<Linear>& layer, const std::string& name, const at::Tensor& x) const {
+    const at::Tensor y = at::linear(x, layer->weight, layer->bias);
+    if (!layer->lora()) return y;
+    return y + at::linear(at::linear(x, by_name.at(name + ".lora_A.weight")),
+                          by_name.at(name + ".lora_B.weight")) *
+                   layer->lora()->scale();
+  }
+  std::map<std::string, at::Tensor> gradients() {
+    std::map<std::string, at::Tensor> result;
+    for (auto& [name, tensor] : by_name)
+      if (tensor.grad().defined()) {
+        result[name] = tensor.grad().clone();
+        tensor.mutable_grad().reset();
+      }
+    return result;
+  }
+  std::vector<Ptr<Linear>> parts;
+  Ptr<Linear> behind;
+  std::map<std::string, at::Tensor> by_name;
+};
+
+// Values and gradients, all of the same size, against the operators one by one.
+void expect_as_formula(Layers& layers, bool x_trains, bool bias_trains, double bound) {
+  for (auto& [name, tensor] : layers.by_name)
+    if (name.ends_with("bias")) tensor.requires_grad_(bias_trains);
+  const auto dtype = layers.behind->weight.scalar_type();
+  at::manual_seed(7);
+  at::Tensor x = at::randn({2, 5, 16}, dtype).requires_grad_(x_trains);
+  const auto gradients = [&](const std::vector<at::Tensor>& outputs) {
+    at::manual_seed(8);
+    at::Tensor sum = at::zeros({}, dtype);
+    for (const at::Tensor& y : outputs) sum = sum + (y * at::randn(y.sizes(), dtype)).sum();
+    sum.backward();
+    auto result = layers.gradients();
+    if (x_trains) {
+      result["x"] = x.grad().clone();
+      x.mutable_grad().reset();
+    }
+    return result;
+  };
+  std::vector<at::Tensor> ours = project(x, layers.parts), theirs;
+  ours.push_back(gated_silu_linear(ours[0], ours[0] + 1, layers.behind));
+  for (std::size_t i = 0; i < layers.parts.size(); ++i)
+    theirs.push_back(layers.formula(layers.parts[i], std::to_string(i), x));
+  theirs.push_back(layers.formula(layers.behind, "behind", at::silu(theirs[0]) * (theirs[0] + 1)));
+  const auto expect_close = [&](const at::Tensor& got, const at::Tensor& want,
+                                const std::string& what) {
+    EXPECT_EQ(got.sizes(), want.sizes()) << what;
+    EXPECT_LE((got - want).abs().max().item<double>(), bound * want.abs().max().item<double>())
+        << what;
+  };
+  for (std::size_t i = 0; i < ours.size(); ++i) expect_close(ours[i], theirs[i], std::to_string(i));
+  const auto got = gradients(ours), want = gradients(theirs);
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [name, gradient] : want) expect_close(got.at(name), gradient, name);
+}
+
+TEST(AdaptedProducts, EqualTheOperatorsOneByOne) {
+  for (const std::vector<std::int64_t>& ranks :
+       {std::vector<std::int64_t>{3}, {3, 2, 5}, {4, 0, 4}, {0, 3}, {0, 0, 1}})
+    for (const bool bias : {true, false})
+      for (const bool x_trains : {true, false}) {
+        Layers layers(ranks, bias, at::kDouble);
+        expect_as_formula(layers, x_trains, /*bias_trains=*/false, 1e-12);
+        expect_as_formula(layers, x_trains, /*bias_trains=*/true, 1e-12);
+      }
+}
+
+TEST(AdaptedProducts, WhatTheyDoNotTakeIsComputedAnyway) {
+  Layers layers({3, 2}, true, at::kDouble);
+  layers.parts[0]->weight.requires_grad_(true);
+  const at::Tensor x = at::randn({5, 16}, at::kDouble);
+  EXPECT_FALSE(layers.parts[0]->as_adapted(x).has_value());
+  EXPECT_FALSE(layers.parts[1]->as_adapted(x.to(at::kFloat)).has_value());
+  expect_as_formula(layers, true, false, 1e-12);
+}
+
+// Layers that read the same input are one node, so that the sum of their gradients for it is made
+// inside of products.
+TEST(AdaptedProducts, AreOneNode) {
+  Layers layers({3, 0, 5}, false, at::kFloat);
+  const auto results = project(at::randn({64, 16}).requires_grad_(), layers.parts);
+  for (const at::Tensor& result : results) EXPECT_EQ(result.grad_fn(), results[0].grad_fn());
+}
+
 }  // namespace
 }  // namespace floe::nn::lora_test

@@ -7,28 +7,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The normal distribution's cumulative function at x, and its density times x.
-struct Normal {
-  float cdf, pull;
-};
-// For fp32.
-__device__ Normal normal(float x, float) {
-  return {0.5f * (1.0f + erff(x * 0.70710678118654752f)),
-          x * 0.39894228040143268f * expf(-0.5f * x * x)};
-}
-// For narrower types: Abramowitz and Stegun's 7.1.26, whose error is below 1.5e-7 and whose
-// exponential is the density's own.
-template <class T>
-__device__ Normal normal(float x, T) {
-  const float e = __expf(-0.5f * x * x);
-  const float t = __fdividef(1.0f, 1.0f + 0.3275911f * 0.70710678118654752f * fabsf(x));
-  const float tail =
-      0.5f * e * t *
-      (0.254829592f +
-       t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-  return {x < 0 ? tail : 1.0f - tail, x * 0.39894228040143268f * e};
-}
-
 template <class T>
 __device__ float strength(const T* gate) {
   return gate ? tanhf(to_float(*gate)) : 1.0f;
@@ -68,6 +46,37 @@ __global__ void quick_gelu_kernel(const T* x, T* y, std::int64_t numel) {
       pack.values[k] = from_float<T>(value / (1.0f + __expf(-1.702f * value)));
     }
     store_some(y + i, pack, count);
+  });
+}
+
+template <class T>
+__global__ void gated_silu_kernel(const T* gate, const T* up, T* out, std::int64_t numel) {
+  for_packs<T>(numel, [&](std::int64_t i, int count) {
+    Pack<T> pack = load_some(gate + i, count);
+    const Pack<T> factor = load_some(up + i, count);
+    for (int k = 0; k < Pack<T>::kSize; ++k) {
+      const float value = to_float(pack.values[k]);
+      pack.values[k] = from_float<T>(value / (1.0f + __expf(-value)) * to_float(factor.values[k]));
+    }
+    store_some(out + i, pack, count);
+  });
+}
+
+template <class T>
+__global__ void gated_silu_backward_kernel(const T* grad, const T* gate, const T* up, T* gate_grad,
+                                           T* up_grad, std::int64_t numel) {
+  for_packs<T>(numel, [&](std::int64_t i, int count) {
+    const Pack<T> slopes = load_some(grad + i, count);
+    Pack<T> pack = load_some(gate + i, count), factor = load_some(up + i, count);
+    for (int k = 0; k < Pack<T>::kSize; ++k) {
+      const float slope = to_float(slopes.values[k]), value = to_float(pack.values[k]);
+      const float open = 1.0f / (1.0f + __expf(-value));
+      const float other = to_float(factor.values[k]);
+      pack.values[k] = from_float<T>(slope * other * open * (1.0f + value * (1.0f - open)));
+      factor.values[k] = from_float<T>(slope * value * open);
+    }
+    store_some(gate_grad + i, pack, count);
+    store_some(up_grad + i, factor, count);
   });
 }
 
@@ -138,6 +147,26 @@ void launch_quick_gelu(Type type, const void* x, void* y, std::int64_t numel, cu
     using T = decltype(zero);
     quick_gelu_kernel<<<blocks_for(numel, Pack<T>::kSize), kThreads, 0, stream>>>(
         static_cast<const T*>(x), static_cast<T*>(y), numel);
+  });
+}
+
+void launch_gated_silu(Type type, const void* gate, const void* up, void* out, std::int64_t numel,
+                       cudaStream_t stream) {
+  dispatch(type, [&](auto zero) {
+    using T = decltype(zero);
+    gated_silu_kernel<<<blocks_for(numel, Pack<T>::kSize), kThreads, 0, stream>>>(
+        static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<T*>(out), numel);
+  });
+}
+
+void launch_gated_silu_backward(Type type, const void* grad, const void* gate, const void* up,
+                                void* gate_grad, void* up_grad, std::int64_t numel,
+                                cudaStream_t stream) {
+  dispatch(type, [&](auto zero) {
+    using T = decltype(zero);
+    gated_silu_backward_kernel<<<blocks_for(numel, Pack<T>::kSize), kThreads, 0, stream>>>(
+        static_cast<const T*>(grad), static_cast<const T*>(gate), static_cast<const T*>(up),
+        static_cast<T*>(gate_grad), static_cast<T*>(up_grad), numel);
   });
 }
 

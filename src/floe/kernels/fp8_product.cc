@@ -3,7 +3,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 
 #include <optional>
@@ -36,13 +39,15 @@ at::Tensor product_on_cpu(const CodedRows& rows, const at::Tensor& codes, const 
 
 #ifdef FLOE_CUDA
 CodedRows coded_rows_on_cuda(const at::Tensor& values, at::ScalarType dtype,
-                             const at::Tensor& factors, bool quick_gelu) {
+                             const at::Tensor& factors, CodedStep step,
+                             const at::Tensor& slopes = {}) {
   CodedRows rows{at::empty(values.sizes(), values.options().dtype(dtype)),
                  at::empty({values.size(0)}, values.options().dtype(at::kFloat))};
-  const CodedShape shape{values.size(0), values.size(1), dtype == at::kFloat8_e5m2, quick_gelu};
+  const CodedShape shape{values.size(0), values.size(1), dtype == at::kFloat8_e5m2, step};
   if (values.numel() > 0)
     launch_coded_rows(type_of(values), shape, values.const_data_ptr(),
                       factors.defined() ? factors.const_data_ptr<float>() : nullptr,
+                      slopes.defined() ? slopes.mutable_data_ptr() : nullptr,
                       rows.codes.mutable_data_ptr(), rows.scales.mutable_data_ptr<float>(),
                       OnDevice(values));
   return rows;
@@ -66,7 +71,8 @@ void transpose_on_cuda(const at::Tensor& matrix, const at::Tensor& out) {
                          matrix.size(1), OnDevice(matrix));
 }
 #else
-CodedRows coded_rows_on_cuda(const at::Tensor&, at::ScalarType, const at::Tensor&, bool) {
+CodedRows coded_rows_on_cuda(const at::Tensor&, at::ScalarType, const at::Tensor&, CodedStep,
+                             const at::Tensor& = {}) {
   missing();
 }
 void scales_on_cuda(const EightBitSlices&, const at::Tensor&, const at::Tensor&) { missing(); }
@@ -95,7 +101,7 @@ std::string why_no_fp8_products(at::Device device, at::ScalarType dtype) {
 
 CodedRows to_coded_rows(const at::Tensor& values, at::ScalarType dtype, const at::Tensor& factors) {
   const at::Tensor rows = values.contiguous();
-  if (!rows.is_cpu()) return coded_rows_on_cuda(rows, dtype, factors, /*quick_gelu=*/false);
+  if (!rows.is_cpu()) return coded_rows_on_cuda(rows, dtype, factors, CodedStep::none);
   at::Tensor floats = rows.to(at::kFloat);
   if (factors.defined()) floats = floats * factors;
   auto [codes, scales] = to_eight_bit(floats, dtype);
@@ -105,7 +111,35 @@ CodedRows to_coded_rows(const at::Tensor& values, at::ScalarType dtype, const at
 CodedRows quick_gelu_to_coded_rows(const at::Tensor& x) {
   constexpr auto kDtype = at::kFloat8_e4m3fn;
   if (x.is_cpu()) return to_coded_rows(x * at::sigmoid(1.702 * x), kDtype, {});
-  return coded_rows_on_cuda(x.contiguous(), kDtype, {}, /*quick_gelu=*/true);
+  return coded_rows_on_cuda(x.contiguous(), kDtype, {}, CodedStep::quick_gelu);
+}
+
+GeluRows gelu_to_coded_rows(const at::Tensor& x, bool with_slopes) {
+  constexpr auto kDtype = at::kFloat8_e4m3fn;
+  const at::Tensor rows = x.contiguous();
+  GeluRows result;
+  if (with_slopes) result.slopes = at::empty(rows.sizes(), rows.options().dtype(at::kByte));
+  if (!x.is_cpu()) {
+    result.rows = coded_rows_on_cuda(rows, kDtype, {}, CodedStep::gelu, result.slopes);
+    return result;
+  }
+  result.rows = to_coded_rows(at::gelu(rows), kDtype, {});
+  if (with_slopes) {
+    const at::Tensor floats = rows.to(at::kFloat);
+    const at::Tensor slopes = at::gelu_backward(at::ones_like(floats), floats);
+    result.slopes.copy_((slopes * kSlopeSteps).round() + kSlopeZero);
+  }
+  return result;
+}
+
+CodedRows gelu_slopes_to_coded_rows(const at::Tensor& grad, const at::Tensor& slopes,
+                                    const at::Tensor& factors) {
+  constexpr auto kDtype = at::kFloat8_e4m3fn;
+  const at::Tensor rows = grad.contiguous();
+  if (!grad.is_cpu())
+    return coded_rows_on_cuda(rows, kDtype, factors, CodedStep::gelu_slopes, slopes);
+  const at::Tensor steep = (slopes.to(at::kFloat) - kSlopeZero) / kSlopeSteps;
+  return to_coded_rows((rows.to(at::kFloat) * steep).to(rows.scalar_type()), kDtype, factors);
 }
 
 at::Tensor product(const CodedRows& rows, const at::Tensor& codes, const at::Tensor& scales,

@@ -1,9 +1,8 @@
 // Rows of activations in 8 bits, scales and transposed codes of gathered matrices. See Note [FP8
 // products].
-#include <cuda_fp8.h>
+#include <algorithm>
 
-#include <cfloat>
-
+#include "floe/kernels/codes.cuh"
 #include "floe/kernels/dispatch.cuh"
 #include "floe/kernels/fp8_product_launch.h"
 #include "floe/kernels/pack.cuh"
@@ -20,82 +19,147 @@ __device__ float warp_max(float x) {
   return x;
 }
 
-// The next 16 values of a row; with kQuickGelu x · sigmoid(1.702 x) of them, rounded to T as if it
-// had been written and read again.
-template <class T, bool kQuickGelu>
+// Sixteen values of a row, as they are stored.
+template <class T>
 struct Values {
-  float values[kCodes];
+  static constexpr int kSize = Pack<T>::kSize;
+  Pack<T> packs[kCodes / kSize];
 
-  __device__ Values(const T* x, const float* factors, std::int64_t column) {
-    constexpr int kSize = Pack<T>::kSize;
+  Values() = default;
+  // With the step done, rounded to T as if it had been written and read again.
+  template <CodedStep kStep>
+  __device__ void read(const T* from, unsigned char* slopes) {
+    Pack<unsigned char> bytes;
+    if constexpr (kStep == CodedStep::gelu_slopes) bytes = load<unsigned char>(slopes);
 #pragma unroll
-    for (int k = 0; k < kCodes; k += kSize) {
-      const Pack<T> pack = load(x + column + k);
+    for (int p = 0; p < kCodes / kSize; ++p) {
+      packs[p] = load(from + p * kSize);
+      if constexpr (kStep != CodedStep::none) {
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        const float value = to_float(pack.values[i]);
-        values[k + i] =
-            kQuickGelu ? to_float(from_float<T>(value / (1.0f + __expf(-1.702f * value)))) : value;
+        for (int i = 0; i < kSize; ++i) {
+          const float value = to_float(packs[p].values[i]);
+          unsigned char& byte = bytes.values[p * kSize + i];
+          float stepped;
+          if constexpr (kStep == CodedStep::quick_gelu) {
+            stepped = value / (1.0f + __expf(-1.702f * value));
+          } else if constexpr (kStep == CodedStep::gelu) {
+            const Normal at = normal(value, T{});
+            stepped = value * at.cdf;
+            byte = static_cast<unsigned char>(__float2int_rn((at.cdf + at.pull) * kSlopeSteps) +
+                                              kSlopeZero);
+          } else {
+            stepped = value * ((static_cast<float>(byte) - kSlopeZero) * (1.0f / kSlopeSteps));
+          }
+          packs[p].values[i] = from_float<T>(stepped);
+        }
       }
     }
-    if (!factors) return;
-#pragma unroll
-    for (int k = 0; k < kCodes; k += Pack<float>::kSize) {
-      const Pack<float> pack = load(factors + column + k);
-#pragma unroll
-      for (int i = 0; i < Pack<float>::kSize; ++i)
-        values[k + i] = __fmul_rn(values[k + i], pack.values[i]);
-    }
+    if constexpr (kStep == CodedStep::gelu)
+      if (slopes) store(slopes, bytes);
   }
+  __device__ float operator[](int k) const { return to_float(packs[k / kSize].values[k % kSize]); }
 };
 
-// One block per row, which is read twice: the second time it comes from the cache. A NaN has no
-// part in the maximum, but becomes the code that is one.
-template <class T, int kThreads, bool kWide, bool kQuickGelu>
-__global__ void __launch_bounds__(kThreads)
-    coded_rows_kernel(const T* x, const float* factors, unsigned char* codes, float* scales,
-                      std::int64_t columns) {
-  const std::int64_t row = blockIdx.x;
-  x += row * columns;
-  codes += row * columns;
-  float largest = 0;
-  for (std::int64_t column = threadIdx.x * kCodes; column < columns; column += kThreads * kCodes) {
-    const Values<T, kQuickGelu> packed(x, factors, column);
-#pragma unroll
-    for (int k = 0; k < kCodes; ++k) largest = fmaxf(largest, fabsf(packed.values[k]));
-  }
+template <int kThreads>
+__device__ float block_max(float largest) {
   largest = warp_max(largest);
   if constexpr (kThreads > kWarp) {
     __shared__ float of_warps[kThreads / kWarp];
+    __syncthreads();  // the row before has been read
     if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = largest;
     __syncthreads();
     largest = of_warps[0];
 #pragma unroll
     for (int warp = 1; warp < kThreads / kWarp; ++warp) largest = fmaxf(largest, of_warps[warp]);
   }
-  // As to_eight_bit does it, bit for bit: true divisions, and no scale that is subnormal.
-  constexpr float kMost = kWide ? 57344.0f : 448.0f;
-  const float scale = fmaxf(__fdiv_rn(largest, kMost), FLT_MIN);
-  if (threadIdx.x == 0) scales[row] = scale;
-  for (std::int64_t column = threadIdx.x * kCodes; column < columns; column += kThreads * kCodes) {
-    const Values<T, kQuickGelu> packed(x, factors, column);
-    Pack<unsigned char> out;
+  return largest;
+}
+
+// A block takes row after row; kChunks times 16 values of a thread stay in registers from the
+// search for the largest to the codes. What a long row has beyond them is read twice. A NaN has no
+// part in the maximum, but becomes the code that is one.
+template <class T, int kThreads, int kChunks, bool kWide, CodedStep kStep, bool kFactors>
+__global__ void __launch_bounds__(kThreads)
+    coded_rows_kernel(const T* x, const float* factors, unsigned char* slopes, unsigned char* codes,
+                      float* scales, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kStride = std::int64_t{kThreads} * kCodes;
+  const std::int64_t first = std::int64_t{threadIdx.x} * kCodes;
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const T* from = x + row * columns;
+    const auto slopes_at = [&](std::int64_t column) {
+      return slopes ? slopes + row * columns + column : nullptr;
+    };
+    Values<T> held[kChunks];
 #pragma unroll
-    for (int k = 0; k < kCodes; ++k)
-      out.values[k] = __nv_cvt_float_to_fp8(__fdiv_rn(packed.values[k], scale), __NV_SATFINITE,
-                                            kWide ? __NV_E5M2 : __NV_E4M3);
-    store(codes + column, out);
+    for (int c = 0; c < kChunks; ++c)
+      if (const std::int64_t column = first + c * kStride; column < columns)
+        held[c].template read<kStep>(from + column, slopes_at(column));
+    // Calls with the column and the 16 products there, of all that this thread has.
+    const auto each = [&](const auto& use) {
+      float products[kCodes];
+      const auto multiply = [&](const Values<T>& values, std::int64_t column) {
+#pragma unroll
+        for (int k = 0; k < kCodes; ++k) products[k] = values[k];
+        if constexpr (kFactors) {
+#pragma unroll
+          for (int k = 0; k < kCodes; k += Pack<float>::kSize) {
+            const Pack<float> pack = load(factors + column + k);
+#pragma unroll
+            for (int i = 0; i < Pack<float>::kSize; ++i)
+              products[k + i] = __fmul_rn(products[k + i], pack.values[i]);
+          }
+        }
+        use(column, products);
+      };
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c)
+        if (first + c * kStride < columns) multiply(held[c], first + c * kStride);
+      for (std::int64_t column = first + kChunks * kStride; column < columns; column += kStride) {
+        Values<T> beyond;
+        beyond.template read<kStep>(from + column, slopes_at(column));
+        multiply(beyond, column);
+      }
+    };
+
+    float largest = 0;
+    each([&](std::int64_t, const float* products) {
+#pragma unroll
+      for (int k = 0; k < kCodes; ++k) largest = fmaxf(largest, fabsf(products[k]));
+    });
+    const float scale = scale_of(block_max<kThreads>(largest), kWide ? kMostE5m2 : kMostE4m3);
+    if (threadIdx.x == 0) scales[row] = scale;
+    const DivideBy divide(scale);
+    each([&](std::int64_t column, const float* products) {
+      *reinterpret_cast<PackedCodes<kCodes>*>(codes + row * columns + column) =
+          codes_of<kWide, kCodes>(products, divide);
+    });
   }
 }
 
-template <class T, int kThreads>
+// Enough to fill a GPU; each takes several rows, so that their factors are in its cache.
+constexpr std::int64_t kMostBlocks = 1056;
+
+template <class T, int kThreads, int kChunks>
 void launch_coded_rows_by(const CodedShape& shape, const T* x, const float* factors,
-                          unsigned char* codes, float* scales, cudaStream_t stream) {
-  auto* kernel = shape.quick_gelu      ? &coded_rows_kernel<T, kThreads, false, true>
-                 : shape.wide_exponent ? &coded_rows_kernel<T, kThreads, true, false>
-                                       : &coded_rows_kernel<T, kThreads, false, false>;
-  kernel<<<static_cast<unsigned>(shape.rows), kThreads, 0, stream>>>(x, factors, codes, scales,
-                                                                     shape.columns);
+                          unsigned char* slopes, unsigned char* codes, float* scales,
+                          cudaStream_t stream) {
+  using enum CodedStep;
+  auto* kernel = &coded_rows_kernel<T, kThreads, kChunks, false, none, false>;
+  if (shape.step == quick_gelu)
+    kernel = &coded_rows_kernel<T, kThreads, kChunks, false, quick_gelu, false>;
+  if (shape.step == gelu) kernel = &coded_rows_kernel<T, kThreads, kChunks, false, gelu, false>;
+  if (shape.step == gelu_slopes)
+    kernel = &coded_rows_kernel<T, kThreads, kChunks, false, gelu_slopes, true>;
+  if (shape.step == none) {
+    if (shape.wide_exponent)
+      kernel = factors ? &coded_rows_kernel<T, kThreads, kChunks, true, none, true>
+                       : &coded_rows_kernel<T, kThreads, kChunks, true, none, false>;
+    else if (factors)
+      kernel = &coded_rows_kernel<T, kThreads, kChunks, false, none, true>;
+  }
+  const auto blocks = factors ? std::min(shape.rows, kMostBlocks) : shape.rows;
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(x, factors, slopes, codes, scales,
+                                                                 shape.rows, shape.columns);
 }
 
 // The scale of a row stands in every slice that has a part of it; this takes the first.
@@ -145,15 +209,17 @@ __global__ void __launch_bounds__(kTileThreads)
 }  // namespace
 
 void launch_coded_rows(Type type, const CodedShape& shape, const void* x, const float* factors,
-                       void* codes, float* scales, cudaStream_t stream) {
+                       void* slopes, void* codes, float* scales, cudaStream_t stream) {
   dispatch(type, [&](auto zero) {
     using T = decltype(zero);
     const auto* values = static_cast<const T*>(x);
-    auto* bytes = static_cast<unsigned char*>(codes);
-    if (shape.columns <= 1024)
-      launch_coded_rows_by<T, 64>(shape, values, factors, bytes, scales, stream);
+    auto *bytes = static_cast<unsigned char*>(codes), *steep = static_cast<unsigned char*>(slopes);
+    if (shape.columns <= 64 * kCodes)
+      launch_coded_rows_by<T, 64, 1>(shape, values, factors, steep, bytes, scales, stream);
+    else if (shape.columns <= 256 * kCodes)
+      launch_coded_rows_by<T, 256, 1>(shape, values, factors, steep, bytes, scales, stream);
     else
-      launch_coded_rows_by<T, 256>(shape, values, factors, bytes, scales, stream);
+      launch_coded_rows_by<T, 256, 4>(shape, values, factors, steep, bytes, scales, stream);
   });
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <string>
 
+#include "floe/kernels/coded_step.h"
 #include "floe/kernels/eight_bit.h"
 
 namespace floe::kernels {
@@ -35,6 +36,16 @@ CodedRows to_coded_rows(const at::Tensor& values, at::ScalarType dtype, const at
 
 // The e4m3 rows of x · sigmoid(1.702 x), as if that had been rounded to the dtype of x in between.
 CodedRows quick_gelu_to_coded_rows(const at::Tensor& x);
+
+struct GeluRows {
+  CodedRows rows;
+  at::Tensor slopes;  // [rows, columns], see Note [Slopes in 8 bits]; undefined unless asked for
+};
+// The e4m3 rows of gelu(x), as if that had been rounded to the dtype of x in between.
+GeluRows gelu_to_coded_rows(const at::Tensor& x, bool with_slopes);
+// Those of grad · slopes · factors [columns], likewise.
+CodedRows gelu_slopes_to_coded_rows(const at::Tensor& grad, const at::Tensor& slopes,
+                                    const at::Tensor& factors);
 
 // rows · codesᵀ · scales + bias, summed in fp32 (see above) and rounded once to `dtype`: [rows,
 // columns]. `codes` [columns, summed] e4m3; `scales` [columns] fp32, undefined: ones; `bias`

@@ -12,6 +12,8 @@
 #include "floe/core/error.h"
 
 #ifdef FLOE_CUDA
+#include <ATen/cuda/CUDAContext.h>
+
 #include "floe/kernels/on_device.h"
 #endif
 
@@ -69,6 +71,10 @@ bool usable(std::initializer_list<at::Tensor> tensors) {
   return first && !at::autocast::is_autocast_enabled(at::kCUDA);
 }
 
+bool is_hopper(const at::Device& device) {
+  return device.is_cuda() && at::cuda::getDeviceProperties(device.index())->major == 9;
+}
+
 at::Tensor quick_gelu(const at::Tensor& x) {
   at::Tensor y = at::empty_like(x);
   if (x.numel() > 0) launch_quick_gelu(type_of(x), read(x), write(y), x.numel(), OnDevice(x));
@@ -81,6 +87,24 @@ at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& u) {
     launch_gelu_backward(type_of(u), read(grad), read(u), write(input_grad), u.numel(),
                          OnDevice(u));
   return input_grad;
+}
+
+at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& up) {
+  at::Tensor out = at::empty_like(gate);
+  if (gate.numel() > 0)
+    launch_gated_silu(type_of(gate), read(gate), read(up), write(out), gate.numel(),
+                      OnDevice(gate));
+  return out;
+}
+
+std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& grad,
+                                                      const at::Tensor& gate,
+                                                      const at::Tensor& up) {
+  at::Tensor gate_grad = at::empty_like(gate), up_grad = at::empty_like(up);
+  if (gate.numel() > 0)
+    launch_gated_silu_backward(type_of(gate), read(grad), read(gate), read(up), write(gate_grad),
+                               write(up_grad), gate.numel(), OnDevice(gate));
+  return {gate_grad, up_grad};
 }
 
 at::Tensor gated_gelu(const at::Tensor& u, const at::Tensor& gate) {
@@ -170,7 +194,13 @@ void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, const a
 #else
 
 bool usable(std::initializer_list<at::Tensor>) { return false; }
+bool is_hopper(const at::Device&) { return false; }
 at::Tensor quick_gelu(const at::Tensor&) { missing(); }
+at::Tensor gated_silu(const at::Tensor&, const at::Tensor&) { missing(); }
+std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor&, const at::Tensor&,
+                                                      const at::Tensor&) {
+  missing();
+}
 at::Tensor gated_gelu(const at::Tensor&, const at::Tensor&) { missing(); }
 GatedGeluGrad gated_gelu_backward_(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
   missing();

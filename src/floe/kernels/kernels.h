@@ -22,11 +22,19 @@ bool usable(std::initializer_list<at::Tensor> tensors);
 void allow(bool on);
 bool are_allowed();
 
+// Whether it is a GPU of that kind (compute capability 9).
+bool is_hopper(const at::Device& device);
+
 // x · sigmoid(1.702 x)
 at::Tensor quick_gelu(const at::Tensor& x);
 
 // grad · gelu'(u)
 at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& u);
+
+// silu(gate) · up, and from the gradient of that those of gate and up.
+at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& up);
+std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& grad,
+                                                      const at::Tensor& gate, const at::Tensor& up);
 
 // tanh(gate) · gelu(u); gate [1], undefined counts as 1.
 at::Tensor gated_gelu(const at::Tensor& u, const at::Tensor& gate);

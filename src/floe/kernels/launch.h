@@ -12,6 +12,12 @@ enum class Type { f32, f16, bf16 };
 
 // `numel` values.
 void launch_quick_gelu(Type type, const void* x, void* y, std::int64_t numel, cudaStream_t stream);
+// out = silu(gate) · up
+void launch_gated_silu(Type type, const void* gate, const void* up, void* out, std::int64_t numel,
+                       cudaStream_t stream);
+void launch_gated_silu_backward(Type type, const void* grad, const void* gate, const void* up,
+                                void* gate_grad, void* up_grad, std::int64_t numel,
+                                cudaStream_t stream);
 // out = tanh(gate) · gelu(u); a null gate counts as 1.
 void launch_gated_gelu(Type type, const void* u, const void* gate, void* out, std::int64_t numel,
                        cudaStream_t stream);

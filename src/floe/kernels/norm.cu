@@ -1,7 +1,4 @@
-#include <cuda_fp8.h>
-
-#include <cfloat>
-
+#include "floe/kernels/codes.cuh"
 #include "floe/kernels/dispatch.cuh"
 #include "floe/kernels/launch.h"
 #include "floe/kernels/pack.cuh"
@@ -46,12 +43,6 @@ __device__ float row_max(float a) {
   for (int w = 0; w < warps; ++w) a = fmaxf(a, parts[first + w]);
   return a;
 }
-
-// The codes of a pack.
-template <int kSize>
-struct alignas(kSize) PackedCodes {
-  unsigned char values[kSize];
-};
 
 // With kCodes also `out` in e4m3 with a scale per row, as launch_coded_rows would make it of `out`.
 template <class T, bool kCodes>
@@ -115,17 +106,15 @@ __global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added, c
       }
   }
   if constexpr (kCodes) {
-    const float step = fmaxf(__fdiv_rn(row_max(largest), 448.0f), FLT_MIN);
+    const float step = scale_of(row_max(largest), kMostE4m3);
     if (!inside) return;
     if (threadIdx.x == 0) code_scales[row] = step;
+    const DivideBy divide(step);
     for (int p = 0; p < kPacks; ++p) {
       const int column = column_of<T>(p);
       if (column >= shape.dim) continue;
-      PackedCodes<kSize> packed;
-      for (int k = 0; k < kSize; ++k)
-        packed.values[k] =
-            __nv_cvt_float_to_fp8(__fdiv_rn(values[p][k], step), __NV_SATFINITE, __NV_E4M3);
-      *reinterpret_cast<PackedCodes<kSize>*>(codes + base + column) = packed;
+      *reinterpret_cast<PackedCodes<kSize>*>(codes + base + column) =
+          codes_of<false, kSize>(values[p], divide);
     }
   }
 }

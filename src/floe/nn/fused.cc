@@ -6,6 +6,7 @@
 #include "floe/kernels/kernels.h"
 #include "floe/nn/boundary.h"
 #include "floe/nn/products/linear.h"
+#include "floe/nn/products/rows.h"
 
 namespace floe::nn {
 namespace {
@@ -13,8 +14,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 at::Tensor contiguous(const at::Tensor& grad) { return grad.defined() ? grad.contiguous() : grad; }
 
@@ -114,6 +113,18 @@ struct Gelu : torch::autograd::Function<Gelu> {
   }
 };
 
+struct GatedSilu : torch::autograd::Function<GatedSilu> {
+  static Variable forward(AutogradContext* context, const Variable& gate, const Variable& up) {
+    context->save_for_backward({gate, up});
+    return kernels::gated_silu(gate, up);
+  }
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const auto [gate, up] = gated_silu_backward(grads[0], saved[0], saved[1]);
+    return {gate, up};
+  }
+};
+
 // The gradient of a gate from that of its tanh.
 at::Tensor gate_grad(const at::Tensor& factor_grad, const at::Tensor& gate) {
   const at::Tensor t = gate.to(at::kFloat).tanh();
@@ -176,6 +187,18 @@ at::Tensor quick_gelu(const at::Tensor& x) {
 }
 
 at::Tensor gelu(const at::Tensor& x) { return kernels::usable({x}) ? Gelu::apply(x) : at::gelu(x); }
+
+at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& up) {
+  return kernels::usable({gate, up}) ? GatedSilu::apply(gate, up) : at::silu(gate) * up;
+}
+
+std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& grad,
+                                                      const at::Tensor& gate,
+                                                      const at::Tensor& up) {
+  const at::Tensor slope = contiguous(grad);
+  if (kernels::usable({slope, gate, up})) return kernels::gated_silu_backward(slope, gate, up);
+  return {at::silu_backward(slope * up, gate), slope * at::silu(gate)};
+}
 
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& added,
                                            const NormWeights& norm) {

@@ -25,6 +25,11 @@ at::Tensor quick_gelu(const at::Tensor& x);
 // gelu, not its approximation.
 at::Tensor gelu(const at::Tensor& x);
 
+// silu(gate) · up, and its gradients for both from that of the result.
+at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& up);
+std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& grad,
+                                                      const at::Tensor& gate, const at::Tensor& up);
+
 // x + added (undefined: x itself), and the norm of that: what goes on along the residual stream and
 // what goes into a branch of it. Use the first instead of x from here on.
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& added,

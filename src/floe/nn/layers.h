@@ -8,6 +8,7 @@
 
 #include "floe/nn/fused.h"
 #include "floe/nn/module.h"
+#include "floe/nn/products/adapted.h"
 
 namespace floe::nn {
 
@@ -54,6 +55,9 @@ class Linear : public Module {
   // begins them: A random, B zero, so that the layer first gives what it gave before.
   void adapt(const LoraOptions& options);
   const std::optional<LoraOptions>& lora() const { return lora_; }
+  // What this layer is in an adapted product of x (see Note [Adapted products]); none where one
+  // does not take it: a base that trains, dropout, autocast, a unit of its own.
+  std::optional<AdaptedWeight> as_adapted(const at::Tensor& x) const;
   // Whether calling this layer is x Wᵀ and nothing else: no bias, no adapter, no boundary.
   bool is_bare() const { return !bias.defined() && !lora_ && !boundary && !checkpointed; }
   // Puts the adapter's product into the weight and sets B to zero. The parameters must be whole.
@@ -66,6 +70,14 @@ class Linear : public Module {
   std::optional<LoraOptions> lora_;
   Ptr<Linear> lora_a_, lora_b_;
 };
+
+// Layers that read the same x, each one's result.
+std::vector<at::Tensor> project(const at::Tensor& x, const std::vector<Ptr<Linear>>& layers);
+// down(gelu(up(x)))
+at::Tensor gelu_mlp(const at::Tensor& x, const Ptr<Linear>& up, const Ptr<Linear>& down);
+// layer(silu(gate) · up)
+at::Tensor gated_silu_linear(const at::Tensor& gate, const at::Tensor& up,
+                             const Ptr<Linear>& layer);
 
 class Embedding : public Module {
  public:

@@ -1,11 +1,14 @@
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <vector>
 
 #include "floe/kernels/attention.h"
+#include "floe/kernels/kernels.h"
 #include "floe/nn/activations/kept_products.h"
 #include "floe/nn/attention.h"
 #include "floe/nn/boundary.h"
@@ -119,6 +122,32 @@ bool flash_is_faster(const at::TensorOptions& options, std::int64_t dim, const S
   return keys.longest > kManyKeys && flash_takes(options, dim, rule);
 }
 
+// cuDNN's kernel for Hopper, which takes sequences of one length only and makes a plan for each
+// length that it meets: not for those that are as long as they happen to be. Measured on an H200 (2
+// × 4096 tokens, 32 heads of 128, 8 of keys, causal): 0.48 and 1.46 ms back, flash 0.91 and 2.62.
+bool cudnn_is_faster(const at::Tensor& q, const Spans& queries, const Spans& keys,
+                     std::int64_t num_keys) {
+  constexpr std::int64_t kPlanned = 256, kManyHeadFeatures = 128;
+  const std::int64_t sequences = queries.offsets.numel() - 1;
+  return queries.longest == keys.longest && queries.longest % kPlanned == 0 &&
+         sequences * queries.longest == q.size(0) && num_keys == q.size(0) &&
+         q.size(2) <= kManyHeadFeatures && at::globalContext().userEnabledCuDNNSDP() &&
+         !at::globalContext().deterministicAlgorithms() && kernels::is_hopper(q.device());
+}
+
+at::Tensor cudnn_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const Spans& spans, const PackedRule& rule) {
+  const auto by_sequence = [&](const at::Tensor& x) {  // [S, H, T, D]
+    return x.view({-1, spans.longest, x.size(1), x.size(2)}).transpose(1, 2);
+  };
+  const bool differentiable =
+      at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
+  const at::Tensor mixed = std::get<0>(at::_scaled_dot_product_cudnn_attention(
+      by_sequence(q), by_sequence(k), by_sequence(v), /*attn_bias=*/{}, differentiable,
+      /*dropout_p=*/0.0, rule.causal, /*return_debug_mask=*/false, rule.scale));
+  return mixed.transpose(1, 2).reshape({q.size(0), -1});
+}
+
 }  // namespace
 
 at::Tensor packed_attention(const PackedHeads& heads, const Spans& queries, const Spans& keys,
@@ -144,6 +173,7 @@ at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::
     if (mixed.defined()) return mixed;
   }
   if (!flash_takes(q.options(), dim, rule)) return {};
+  if (cudnn_is_faster(q, queries, keys, k.size(0))) return cudnn_attention(q, k, v, queries, rule);
   const at::Tensor mixed = std::get<0>(at::_flash_attention_forward(
       q, k, v, queries.offsets, keys.offsets, queries.longest, keys.longest, /*dropout_p=*/0.0,
       rule.causal, /*return_debug_mask=*/false, rule.scale));

@@ -80,6 +80,23 @@ struct RotateInside : torch::autograd::Function<RotateInside> {
   }
 };
 
+// x [N, H, D] as a tensor of its own.
+struct Rotate : torch::autograd::Function<Rotate> {
+  static Variable forward(AutogradContext* context, const Variable& x, const at::Tensor& cos,
+                          const at::Tensor& sin) {
+    context->save_for_backward({cos, sin});
+    at::Tensor turned = x.clone(at::MemoryFormat::Contiguous);
+    kernels::rotate_(turned, cos, sin, /*back=*/false);
+    return turned;
+  }
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor grad = grads[0].clone(at::MemoryFormat::Contiguous);
+    kernels::rotate_(grad, saved[0], saved[1], /*back=*/true);
+    return {grad, {}, {}};
+  }
+};
+
 }  // namespace
 
 at::Tensor rotate_inside(const at::Tensor& projected, const RotaryAngles& angles,
@@ -99,6 +116,8 @@ RotaryAngles rotary_angles(const RotarySpec& spec, const at::Tensor& positions,
 }
 
 at::Tensor rotate(const at::Tensor& x, const RotaryAngles& angles) {
+  if (x.size(0) > 0 && kernels::usable({x, angles.cos, angles.sin}))
+    return Rotate::apply(x, angles.cos, angles.sin);
   const std::int64_t dim = angles.cos.size(2), half = dim / 2;
   const at::Tensor turned = x.narrow(2, 0, dim);
   const at::Tensor crossed = at::cat({-turned.narrow(2, half, half), turned.narrow(2, 0, half)}, 2);

@@ -89,7 +89,8 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const BatchContext& context
     }
   } else {
     const nn::SharedRows once(x);
-    q = q_(x), k = k_(x), v = v_(x);
+    const auto parts = nn::project(x, {q_, k_, v_});
+    q = parts[0], k = parts[1], v = parts[2];
   }
   if (q_norm_) q = q_norm_(q), k = k_norm_(k);
   q = q.reshape({tokens, heads, dim});
@@ -124,9 +125,11 @@ nn::PackedHeads DecoderLayer::heads_inside(const at::Tensor& projected) const {
 
 at::Tensor DecoderLayer::transform(const at::Tensor& x) {
   const nn::SharedRows once(x);
-  const at::Tensor inner =
-      gate_ ? activate(gate_(x), spec_.activation) * up_(x) : activate(up_(x), spec_.activation);
-  return down_(inner);
+  if (!gate_ && spec_.activation == Activation::gelu) return nn::gelu_mlp(x, up_, down_);
+  if (!gate_) return down_(activate(up_(x), spec_.activation));
+  const auto parts = nn::project(x, {gate_, up_});
+  if (spec_.activation == Activation::silu) return nn::gated_silu_linear(parts[0], parts[1], down_);
+  return down_(activate(parts[0], spec_.activation) * parts[1]);
 }
 
 at::Tensor DecoderLayer::forward(const at::Tensor& x, const ContextPtr& context) {

@@ -15,20 +15,19 @@
 #include "floe/nn/activations/kept_products.h"
 #include "floe/nn/boundary.h"
 #include "floe/nn/fused.h"
+#include "floe/nn/products/rows.h"
 
 namespace floe::nn {
 namespace {
 
 thread_local SharedRows* shared_rows = nullptr;
 
-at::Tensor matrix_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
-
 }  // namespace
 
 // The codes of x [..., in] as rows.
 struct RowsOf {
   static kernels::CodedRows get(const at::Tensor& x, at::ScalarType dtype) {
-    const auto make = [&] { return kernels::to_coded_rows(matrix_of(x), dtype, {}); };
+    const auto make = [&] { return kernels::to_coded_rows(rows_of(x), dtype, {}); };
     for (SharedRows* shared = shared_rows; shared; shared = shared->outer_) {
       if (!shared->x_.is_same(x) || shared->version_ != version_of(x)) continue;
       if (!shared->codes_.defined()) std::tie(shared->codes_, shared->scales_) = parts(make());
@@ -74,24 +73,19 @@ struct AttachedCodes : c10::BackendMeta {
   WeightCodes codes;
 };
 
-std::vector<std::int64_t> with_columns(const at::Tensor& x, std::int64_t columns) {
-  std::vector<std::int64_t> sizes = x.sizes().vec();
-  sizes.back() = columns;
-  return sizes;
-}
+}  // namespace
 
-// x [..., in] · weightᵀ + bias: [rows, out].
-at::Tensor product_of(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+at::Tensor coded_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   weight.const_data_ptr();  // of a unit that is released: the error that says so
-  const WeightCodes& own = *codes_of(weight);
-  const auto compute = [&] {
-    return kernels::product(RowsOf::get(x, kInputCodes), weight, own.scales, bias, x.scalar_type());
-  };
-  return keep_product("floe::fp8_product", x, weight, compute);
+  return kernels::product(RowsOf::get(x, kInputCodes), weight, codes_of(weight)->scales, bias,
+                          x.scalar_type());
 }
 
-// slope [rows, out] · weight.
-at::Tensor product_back(const at::Tensor& slope, const at::Tensor& weight) {
+namespace {
+
+// slope as rows of codes · weight.
+at::Tensor back_through(const kernels::CodedRows& slope, const at::Tensor& weight,
+                        at::ScalarType dtype) {
   weight.const_data_ptr();
   const WeightCodes& own = *codes_of(weight);
   at::Tensor transposed = own.transposed;
@@ -99,8 +93,23 @@ at::Tensor product_back(const at::Tensor& slope, const at::Tensor& weight) {
     transposed = at::empty({weight.size(1), weight.size(0)}, weight.options());
     kernels::transpose_bytes(weight.view(at::kByte), transposed.view(at::kByte));
   }
-  return kernels::product(kernels::to_coded_rows(slope, kGradientCodes, own.scales), transposed, {},
-                          {}, slope.scalar_type());
+  return kernels::product(slope, transposed, {}, {}, dtype);
+}
+
+}  // namespace
+
+at::Tensor coded_product_back(const at::Tensor& slope, const at::Tensor& weight) {
+  weight.const_data_ptr();
+  return back_through(kernels::to_coded_rows(slope, kGradientCodes, codes_of(weight)->scales),
+                      weight, slope.scalar_type());
+}
+
+namespace {
+
+// The same, unless a rerun has kept it.
+at::Tensor product_of(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return keep_product("floe::fp8_product", x, weight,
+                      [&] { return coded_product(x, weight, bias); });
 }
 
 struct CodedLinear : torch::autograd::Function<CodedLinear> {
@@ -116,14 +125,40 @@ struct CodedLinear : torch::autograd::Function<CodedLinear> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    const at::Tensor slope = matrix_of(grads[0]);
+    const at::Tensor slope = rows_of(grads[0]);
     at::Tensor x_grad, bias_grad;
     if (context->saved_data["trains_x"].toBool()) {
       const at::Tensor weight = context->get_saved_variables()[0];
-      x_grad = product_back(slope, weight).view(with_columns(grads[0], weight.size(1)));
+      x_grad = coded_product_back(slope, weight).view(with_columns(grads[0], weight.size(1)));
     }
     if (context->saved_data["trains_bias"].toBool()) bias_grad = slope.sum(0);
     return {x_grad, {}, bias_grad};
+  }
+};
+
+struct CodedGeluMlp : torch::autograd::Function<CodedGeluMlp> {
+  static Variable forward(AutogradContext* context, const Variable& x, const Variable& up,
+                          const MaybeTensor& up_bias, const Variable& down,
+                          const MaybeTensor& down_bias, bool with_slopes) {
+    const at::Tensor inner = product_of(x, up, tensor_of(up_bias));
+    const auto gelu = kernels::gelu_to_coded_rows(inner, with_slopes);
+    const at::Tensor y = keep_product("floe::fp8_product", inner, down, [&] {
+      down.const_data_ptr();
+      return kernels::product(gelu.rows, down, codes_of(down)->scales, tensor_of(down_bias),
+                              x.scalar_type());
+    });
+    if (with_slopes) context->save_for_backward({gelu.slopes, up, down});
+    return at::_unsafe_view(y, with_columns(x, down.size(0)));
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &slopes = saved[0], &up = saved[1], &down = saved[2];
+    const auto dtype = grads[0].scalar_type();
+    const at::Tensor inner_grad = coded_product_back(rows_of(grads[0]), down);
+    const auto rows = kernels::gelu_slopes_to_coded_rows(inner_grad, slopes, codes_of(up)->scales);
+    return {
+        back_through(rows, up, dtype).view(with_columns(grads[0], up.size(1))), {}, {}, {}, {}, {}};
   }
 };
 
@@ -147,6 +182,12 @@ const WeightCodes* codes_of(const at::Tensor& weight) {
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (!codes_of(weight)) return at::linear(x, weight, some(bias));
   return CodedLinear::apply(x, weight, some(bias));
+}
+
+at::Tensor coded_gelu_mlp(const at::Tensor& x, const at::Tensor& up, const at::Tensor& up_bias,
+                          const at::Tensor& down, const at::Tensor& down_bias) {
+  const bool with_slopes = at::GradMode::is_enabled() && x.requires_grad();
+  return CodedGeluMlp::apply(x, up, some(up_bias), down, some(down_bias), with_slopes);
 }
 
 void add_linear_(const at::Tensor& sum, const at::Tensor& x, const at::Tensor& weight) {

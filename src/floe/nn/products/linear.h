@@ -45,6 +45,11 @@ const WeightCodes* codes_of(const at::Tensor& weight);
 // may have one.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {});
 
+// x [..., in] · weightᵀ + bias as [rows, out], and slope [rows, out] · weight, of a weight of codes
+// and without gradients.
+at::Tensor coded_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor coded_product_back(const at::Tensor& slope, const at::Tensor& weight);
+
 // While it lives, products of `x` with weights of codes on this thread share its codes: x is
 // brought to 8 bits once, by the first of them. Costs nothing where weights are values.
 class SharedRows {
@@ -65,6 +70,12 @@ class SharedRows {
   at::Tensor codes_, scales_;  // once they are needed
   SharedRows* outer_;
 };
+
+// linear(gelu(linear(x, up, up_bias)), down, down_bias) of two weights of codes, without gradients
+// for biases. Kept for backward are the slopes of GELU, a byte each; what lies between the two
+// products is written in 8 bits only.
+at::Tensor coded_gelu_mlp(const at::Tensor& x, const at::Tensor& up, const at::Tensor& up_bias,
+                          const at::Tensor& down, const at::Tensor& down_bias);
 
 // sum [rows, out] += x [rows, in] · weightᵀ in place, without gradients.
 void add_linear_(const at::Tensor& sum, const at::Tensor& x, const at::Tensor& weight);
