@@ -1,8 +1,12 @@
 // The control plane, with a thread per rank: who may join, what they share, who has failed.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -410,6 +414,119 @@ TEST(Gone, WithoutAWord) {
   leave(planes);
 }
 
+TEST(Many, EveryRankIsToldOfAllInFewBytes) {
+  std::vector<Member> members;
+  for (int rank = 0; rank < 1024; ++rank) {
+    Member& one = members.emplace_back(member(rank, 1024));
+    one.local_rank = rank % 8;
+    one.host = "node-with-a-long-name-" + std::to_string(rank / 8);
+    one.host_id = one.host + "/0d9b7a0c-5a1f-4b7e-9d1f-0d9b7a0c5a1f";
+    one.address = "10.0.0." + std::to_string(rank / 8);
+    one.device = "cuda:" + std::to_string(rank % 8);
+    one.pid = 100'000 + rank;
+  }
+  const std::string frame = frame_of({{"members", message_of(members)}});
+  EXPECT_LT(frame.size(), 40u * members.size());
+  FrameReader reader(1 << 20);
+  reader.feed(frame);
+  const auto told = members_of(reader.next()->at("members"), members[7]);
+  ASSERT_EQ(told.size(), members.size());
+  for (std::size_t i = 0; i < told.size(); ++i)
+    EXPECT_EQ(message_of(told[i]), message_of(members[i])) << i;
+  EXPECT_THROW(members_of({{"texts", {"a"}}, {"list", {{0, 0, 1, 0, 0, 0}}}}, members[0]),
+               DataError);
+}
+
+// Rank 0 would else keep every request whose sender has stopped waiting, and answer all of them.
+TEST(Many, WhatNobodyWaitsForAnyMoreIsNotAnswered) {
+  Place place;
+  RawRank raw(place.port, member(1, 2));
+  Plane server = ControlPlane::serve(member(0, 2), std::move(place.listening), 20s);
+  const auto ask = [&](std::int64_t id, const Request& request) {
+    Message message{{"id", id}};
+    put(message, request);
+    raw.connection->send(message);
+  };
+  for (std::int64_t id = 1; id <= 50; ++id) {
+    ask(id, request(Request::Op::get, {"late"}));
+    raw.connection->send({{"drop", id}});
+  }
+  ask(51, request(Request::Op::get, {"late"}));
+  ask(52, request(Request::Op::set, {"late"}, {"1"}));
+  std::vector<std::int64_t> answered;
+  while (answered.size() < 2) {
+    raw.connection->receive();
+    while (const auto message = raw.connection->next())
+      if (message->contains("id")) answered.push_back(message->at("id").get<std::int64_t>());
+    ASSERT_EQ(raw.connection->ended(), "");
+  }
+  std::sort(answered.begin(), answered.end());
+  EXPECT_EQ(answered, (std::vector<std::int64_t>{51, 52}));
+  raw.connection->send({{"bye", true}});
+}
+
+TEST(Many, AQuestionIsAskedOnceHoweverLongItWaits) {
+  std::vector<Plane> planes = meet(2);
+  const std::int64_t before = planes[0]->num_requests();
+  {
+    ControlPlane::Question question(*planes[1], request(Request::Op::get, {"k"}));
+    for (int i = 0; i < 20; ++i) EXPECT_FALSE(question.wait(1ms));
+    planes[0]->call(request(Request::Op::set, {"k"}, {"v"}), 5s);
+    const auto reply = question.wait(5s);
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->values, std::vector<std::string>{"v"});
+  }
+  EXPECT_EQ(planes[0]->num_requests() - before, 2) << "one that asks, one that sets";
+  leave(planes);
+}
+
+TEST(Many, OneRankIsAskedWithoutTheOthers) {
+  std::vector<Plane> planes = meet(4);
+  for (std::size_t rank = 0; rank < planes.size(); ++rank)
+    planes[rank]->set_state([rank] { return "busy " + std::to_string(rank); });
+  const std::int64_t before = planes[0]->num_requests();
+  EXPECT_EQ(planes[1]->state_of(3), "busy 3");
+  EXPECT_EQ(planes[0]->num_requests() - before, 2) << "the question and one answer";
+  EXPECT_EQ(planes[1]->state_of(0), "busy 0");
+  EXPECT_EQ(planes[0]->state_of(2), "busy 2");
+  EXPECT_EQ(planes[2]->states()[3], "busy 3");
+  leave(planes);
+}
+
+// Runs it in a process of its own, whose limits are its own; its exit code.
+int in_a_process(const std::function<int()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(work());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Many, TheLimitOfOpenFilesIsRaisedAsFarAsItGoes) {
+  const auto allowed = [](rlim_t soft, rlim_t hard, std::int64_t wanted) {
+    return in_a_process([&] {
+      const rlimit limit{soft, hard};
+      if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 255;
+      return static_cast<int>(allow_files(wanted));
+    });
+  };
+  EXPECT_EQ(allowed(40, 200, 100), 100);
+  EXPECT_EQ(allowed(40, 200, 250), 200) << "the hard limit";
+  EXPECT_EQ(allowed(90, 200, 50), 90) << "it is never lowered";
+  const int refused = in_a_process([] {
+    const rlimit limit{100, 100};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 255;
+    try {
+      Place place;
+      ControlPlane::serve(member(0, 200), std::move(place.listening), 1s);
+    } catch (const ConfigError& e) {
+      return has(e.what(), "may have 100 files open, and needs 264") ? 7 : 8;
+    }
+    return 9;
+  });
+  EXPECT_EQ(refused, 7);
+}
+
 TEST(Gone, WhileTheOthersJoin) {
   Place place;
   const int port = place.port;
@@ -444,8 +561,7 @@ struct RawServer {
     while (!(accepted = accept_from(listening))) std::this_thread::sleep_for(1ms);
     connection.emplace(std::move(accepted));
     connection->send({{"welcome", true}});
-    connection->send(
-        {{"members", Message::array({message_of(member(0, 2)), message_of(member(1, 2))})}});
+    connection->send({{"members", message_of({member(0, 2), member(1, 2)})}});
     plane = other.get();
   }
   std::optional<Connection> connection;

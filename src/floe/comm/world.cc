@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <span>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
@@ -27,6 +28,7 @@
 #include "floe/comm/watch.h"
 #include "floe/control/control_plane.h"
 #include "floe/core/error.h"
+#include "floe/core/hash.h"
 #include "floe/core/host.h"
 #include "floe/core/log.h"
 #include "floe/core/stacks.h"
@@ -73,6 +75,10 @@ std::vector<NamedText> decode(const std::string& bytes) {
   return values;
 }
 
+std::string digest_of(const std::string& bytes) {
+  return sha256_hex(std::as_bytes(std::span(bytes)));
+}
+
 // "'train.optimizer.lr' is 0.1 on rank 0 and 0.2 on rank 1"; empty when they are the same.
 std::string first_difference(const std::vector<NamedText>& mine,
                              const std::vector<NamedText>& theirs, const std::string& me,
@@ -104,8 +110,10 @@ struct World::State {
   GroupPtr group;
   std::map<int, Mesh> meshes;
   int num_compared = 0;
-  std::string failed_because;  // what World::fail has told
-  std::int64_t told_wait = 0;  // the wait under way, when it was looked at last
+  std::mutex counted_mutex;
+  std::map<std::string, int> counted;  // see World::count
+  std::string failed_because;          // what World::fail has told
+  std::int64_t told_wait = 0;          // the wait under way, when it was looked at last
   std::chrono::milliseconds tell_after{0};
   // By another rank, what this one is doing; the control plane's thread says so.
   std::shared_ptr<std::atomic<bool>> asked = std::make_shared<std::atomic<bool>>(false);
@@ -419,6 +427,19 @@ std::shared_ptr<World> World::fake(int rank, int size, c10::Device device) {
   return std::shared_ptr<World>(new World(std::move(state)));
 }
 
+std::shared_ptr<World> World::without_collectives(std::shared_ptr<control::ControlPlane> plane,
+                                                  std::chrono::milliseconds timeout) {
+  auto state = std::make_unique<State>();
+  state->backend = Backend::fake;
+  state->timeout = timeout;
+  state->place.rank = plane->own_rank();
+  state->place.world_size = static_cast<int>(plane->members().size());
+  state->place.source = "a control plane alone";
+  state->control = std::move(plane);
+  state->group = state->make_group("world", state->in_order());
+  return std::shared_ptr<World>(new World(std::move(state)));
+}
+
 int World::rank() const { return state_->place.rank; }
 int World::size() const { return state_->place.world_size; }
 int World::local_rank() const { return state_->place.local_rank; }
@@ -508,36 +529,69 @@ std::optional<std::string> World::lookup(const std::string& key, std::chrono::mi
   }
 }
 
+std::string World::await(const std::string& key, const std::function<void()>& between) {
+  constexpr std::chrono::milliseconds kBetween{500};
+  const control::Request request{control::Request::Op::get, {key}};
+  try {
+    control::ControlPlane::Question question(*state_->control, request);
+    for (;;) {
+      if (const auto reply = question.wait(kBetween)) return reply->values.at(0);
+      between();
+    }
+  } catch (const CommError&) {
+    between();  // may know more
+    throw;
+  }
+}
+
 void World::forget(const std::string& key) {
   state_->control->call({control::Request::Op::remove, {key}}, state_->timeout);
+}
+
+int World::count(const std::string& what) {
+  const std::lock_guard lock(state_->counted_mutex);
+  return state_->counted[what]++;
 }
 
 std::optional<std::string> World::lost() const { return state_->control->lost(); }
 
 void World::require_same(const std::string& what, const std::vector<NamedText>& values,
                          const std::string& advice) {
-  if (size() == 1 || backend() == Backend::fake) return;
-  const std::string prefix = str("same/", state_->num_compared++, "/");
+  if (state_->control->members().size() == 1) return;
+  const auto number = state_->num_compared++;
+  const std::string prefix = str("same/", number, "/"), asked = prefix + "asked",
+                    found = prefix + "verdict", mine = encode(values);
   if (rank() != 0) {
-    publish(str(prefix, rank()), encode(values));
-    const std::string verdict = state_->verdict(prefix + "verdict", what);
+    publish(str(prefix, rank()), values.empty() ? "" : digest_of(mine));
+    const std::string whom = state_->verdict(asked, what);  // nobody: all is the same
+    if (whom.empty()) return;
+    if (whom == std::to_string(rank())) publish(prefix + "values", mine);
+    const std::string verdict = state_->verdict(found, what);
     require<ConfigError>(verdict.empty(), verdict);
     return;
   }
-  std::string difference;
-  for (int other = 1; other < size() && difference.empty(); ++other) {
-    const std::string key = str(prefix, other);
-    const auto theirs = state_->control->call({control::Request::Op::get, {key}}, timeout(),
-                                              /*unless_failed=*/true);
-    require<CommError>(theirs.has_value(), name_of(other), " did not say its ", what, " in time");
+  const auto said_by = [&](int other, const std::string& key) {
+    const auto reply = state_->control->call({control::Request::Op::get, {key}}, timeout(),
+                                             /*unless_failed=*/true);
+    require<CommError>(reply.has_value(), name_of(other), " did not say its ", what, " in time");
+    return reply->values.at(0);
+  };
+  const std::string digest = digest_of(mine);
+  int differs = 0;  // the first rank that does
+  for (int other = 1; other < size() && differs == 0; ++other) {
+    const std::string key = str(prefix, other), theirs = said_by(other, key);
     forget(key);
-    const std::vector<NamedText> said = decode(theirs->values.at(0));
-    if (!said.empty()) difference = first_difference(values, said, name_of(0), name_of(other));
+    if (!theirs.empty() && theirs != digest) differs = other;
   }
-  const std::string verdict =
-      difference.empty() ? "" : str("the ranks differ in ", what, ": ", difference, "; ", advice);
-  publish(prefix + "verdict", verdict);
-  require<ConfigError>(verdict.empty(), verdict);
+  // What was said of the comparison before this one, all have heard by now.
+  if (differs == 0 && number > 0) forget(str("same/", number - 1, "/asked"));
+  publish(asked, differs == 0 ? "" : std::to_string(differs));
+  if (differs == 0) return;
+  const std::string difference = first_difference(
+      values, decode(said_by(differs, prefix + "values")), name_of(0), name_of(differs));
+  const std::string verdict = str("the ranks differ in ", what, ": ", difference, "; ", advice);
+  publish(found, verdict);
+  throw ConfigError(verdict);
 }
 
 void World::announce_failure(const std::string& cause) noexcept {
@@ -561,6 +615,7 @@ bool World::failed_rank_is_gone() const noexcept {
 }
 
 std::vector<std::string> World::states() { return state_->ask_all(); }
+std::string World::state_of(int rank) { return state_->control->state_of(rank); }
 
 void World::fail(const std::exception_ptr& cause) noexcept {
   if (!state_->failed_because.empty()) {

@@ -14,6 +14,10 @@
 #include "floe/comm/group.h"
 #include "floe/comm/rendezvous.h"
 
+namespace floe::control {
+class ControlPlane;
+}
+
 namespace floe::comm {
 
 // The ranks as a grid: `shard` inside, `replicate` across.
@@ -64,6 +68,10 @@ class World {
   static std::shared_ptr<World> join();
   // One process that acts as rank `rank` of `size` (see make_fake_group).
   static std::shared_ptr<World> fake(int rank, int size, c10::Device device = c10::kCPU);
+  // A rank that has met the others over this control plane and shares a store with them, but no
+  // collectives: a thousand of them are threads of one process.
+  static std::shared_ptr<World> without_collectives(std::shared_ptr<control::ControlPlane> plane,
+                                                    std::chrono::milliseconds timeout);
   ~World();
 
   int rank() const;
@@ -102,14 +110,20 @@ class World {
   // Waits for the key; nothing when it does not come in time or rank 0 is gone. A wait of
   // 0 looks once.
   std::optional<std::string> lookup(const std::string& key, std::chrono::milliseconds wait);
+  // Waits for the key until it comes, with one request. `between` is called every now and then, and
+  // may throw. Throws CommError when rank 0 is gone.
+  std::string await(const std::string& key, const std::function<void()>& between);
   // Takes a key away.
   void forget(const std::string& key);
+  // How often this was asked before, for names in the store that are used once: ranks that ask in
+  // the same order have the same numbers.
+  int count(const std::string& what);
   // Why rank 0, which keeps the store, cannot be asked any more; nothing while it can.
   std::optional<std::string> lost() const;
   // Collective: throws ConfigError on all ranks unless all have the same value under every name;
   // the first difference is named with both values and ranks. Ranks without any values have no
   // say; rank 0 must have some, if others do. The message says `what` the values are, and what to
-  // do.
+  // do. Ranks send digests; only one that differs is asked for its values.
   void require_same(const std::string& what, const std::vector<NamedText>& values,
                     const std::string& advice);
 
@@ -130,6 +144,8 @@ class World {
 
   // What every rank is doing, by rank (see Activity); a rank that does not answer has no text.
   std::vector<std::string> states();
+  // The same of one rank.
+  std::string state_of(int rank);
 
  private:
   struct State;

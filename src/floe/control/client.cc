@@ -81,10 +81,15 @@ class Client final : public ControlPlane {
     const auto found = replies_.find(id);
     if (found == replies_.end()) return std::nullopt;
     Reply reply = std::move(found->second);
-    drop_call(id);
+    forget(id);
     return reply;
   }
+  // Rank 0 may keep a request that waits for keys for ever otherwise.
   void drop_call(std::int64_t id) override {
+    if (pending_.contains(id) && !replies_.contains(id) && gone_.empty()) send({{"drop", id}});
+    forget(id);
+  }
+  void forget(std::int64_t id) {
     pending_.erase(id);
     replies_.erase(id);
   }
@@ -100,9 +105,7 @@ class Client final : public ControlPlane {
       const auto id = message.value("id", std::int64_t{-1});
       if (pending_.contains(id)) replies_[id] = reply_of(message);
     } else if (const auto list = message.find("members"); list != message.end()) {
-      std::vector<Member> members;
-      for (const Message& one : *list) members.push_back(member_of(one));
-      members_ = std::move(members);
+      members_ = members_of(*list, self_);
     } else if (message.contains("failed")) {
       note_failure({message.value("failed", 0), message.value("cause", std::string()),
                     message.value("gone", false), message.value("host", std::string())});
@@ -221,6 +224,7 @@ class Attempt {
 std::unique_ptr<ControlPlane> ControlPlane::join(Member self, const Where& where,
                                                  milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
+  allow_files(files_wanted(self.world_size));
   std::optional<Clock::time_point> taken_since;
   for (;;) {
     Attempt attempt(self, where, deadline);

@@ -31,9 +31,9 @@ std::string reason_of(int error) {
 
 }  // namespace
 
-void Connection::send(const Message& message) {
+void Connection::send_frame(const std::string& frame) {
   if (!ended_.empty()) return;
-  out_ += frame_of(message);
+  out_ += frame;
   flush();
 }
 

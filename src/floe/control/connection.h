@@ -24,7 +24,9 @@ class Connection {
   const std::string& ended() const { return ended_; }
   void trust() { in_.set_most(kMostOfMember); }
 
-  void send(const Message& message);
+  void send(const Message& message) { send_frame(frame_of(message)); }
+  // Made once for many ends.
+  void send_frame(const std::string& frame);
   // Sends what the kernel takes.
   void flush();
   // Reads what has arrived.

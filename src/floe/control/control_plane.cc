@@ -66,6 +66,29 @@ std::optional<Reply> ControlPlane::call(const Request& request, milliseconds wai
   return std::nullopt;
 }
 
+ControlPlane::Question::Question(ControlPlane& plane, const Request& request) : plane_(plane) {
+  const std::lock_guard lock(plane_.mutex_);
+  require<CommError>(plane_.gone_.empty(), plane_.gone_);
+  id_ = plane_.begin_call(request, Clock::time_point::max());
+}
+
+ControlPlane::Question::~Question() {
+  const std::lock_guard lock(plane_.mutex_);
+  if (open_) plane_.drop_call(id_);
+}
+
+std::optional<Reply> ControlPlane::Question::wait(milliseconds time) {
+  std::unique_lock lock(plane_.mutex_);
+  std::optional<Reply> reply;
+  plane_.changed_.wait_for(lock, time, [&] {
+    reply = plane_.take_reply(id_);
+    return reply || !plane_.gone_.empty();
+  });
+  if (reply) open_ = false;
+  require<CommError>(reply || plane_.gone_.empty(), plane_.gone_);
+  return reply;
+}
+
 void ControlPlane::note_failure(const Failure& failure) {
   if (failure_) return;
   failure_ = failure;
@@ -121,6 +144,17 @@ bool ControlPlane::rank_0_answers() {
   } catch (const CommError&) {
     return false;
   }
+}
+
+std::string ControlPlane::state_of(int rank) {
+  try {
+    const Request request{Request::Op::states, {std::to_string(rank)}, {}, kStates.count()};
+    if (const auto reply = call(request, kStates + 2s))
+      return reply->values.empty() ? "" : reply->values.front();
+  } catch (const CommError& e) {
+    log::debug(e.what());
+  }
+  return rank == 0 ? "" : "cannot be asked, because rank 0 does not answer";
 }
 
 std::vector<std::string> ControlPlane::states() {

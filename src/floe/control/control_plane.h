@@ -67,6 +67,7 @@ class ControlPlane {
   using Where = std::function<std::optional<Address>(std::string& why)>;
   static std::unique_ptr<ControlPlane> join(Member self, const Where& where, milliseconds timeout);
 
+  int own_rank() const { return self_.rank; }
   // All ranks, by rank.
   const std::vector<Member>& members() const { return members_; }
   bool on_several_hosts() const;
@@ -77,6 +78,23 @@ class ControlPlane {
   // CommError when rank 0 is gone or does not answer at all; with `unless_failed` also as soon as a
   // rank has failed or this one has given up.
   std::optional<Reply> call(const Request& request, milliseconds wait, bool unless_failed = false);
+
+  // A request that waits for keys. It is sent once, however often the answer is looked for; when
+  // this ends without one, rank 0 is told that nobody waits any more.
+  class Question {
+   public:
+    Question(ControlPlane& plane, const Request& request);
+    ~Question();
+    Question(const Question&) = delete;
+    Question& operator=(const Question&) = delete;
+    // Once. Nothing: not within this time. Throws CommError when rank 0 is gone.
+    std::optional<Reply> wait(milliseconds time);
+
+   private:
+    ControlPlane& plane_;
+    std::int64_t id_;
+    bool open_ = true;
+  };
 
   // Tells all ranks why this one ends. The first failure of all stays. Never throws.
   void announce_failure(const std::string& cause) noexcept;
@@ -94,6 +112,8 @@ class ControlPlane {
   void set_state(std::function<std::string()> state);
   // What every rank is doing, by rank; a rank that does not answer has no text.
   std::vector<std::string> states();
+  // The same of one rank: nobody else is asked.
+  std::string state_of(int rank);
 
   // Whether rank 0 answers at all.
   bool rank_0_answers();
@@ -108,6 +128,7 @@ class ControlPlane {
   // With the lock held: nothing while the answer is not there.
   virtual std::int64_t begin_call(const Request& request, Clock::time_point deadline) = 0;
   virtual std::optional<Reply> take_reply(std::int64_t id) = 0;
+  // Nobody waits for the answer any more.
   virtual void drop_call(std::int64_t id) = 0;
   virtual void tell_failure(const Failure& failure) = 0;
 

@@ -1,5 +1,6 @@
 #include "floe/control/hello.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "floe/core/error.h"
@@ -41,6 +42,39 @@ Member member_of(const Message& message) {
     return m;
   } catch (const nlohmann::json::exception&) {
     throw DataError("it did not say who it is");
+  }
+}
+
+Message message_of(const std::vector<Member>& members) {
+  std::map<std::string, std::size_t> numbers;
+  Message texts = Message::array(), list = Message::array();
+  const auto number_of = [&](const std::string& text) {
+    const auto [found, is_new] = numbers.try_emplace(text, numbers.size());
+    if (is_new) texts.push_back(text);
+    return found->second;
+  };
+  for (const Member& m : members)
+    list.push_back({m.local_rank, m.pid, number_of(m.host), number_of(m.host_id),
+                    number_of(m.address), number_of(m.device)});
+  return {{"texts", std::move(texts)}, {"list", std::move(list)}};
+}
+
+std::vector<Member> members_of(const Message& message, const Member& self) {
+  try {
+    const auto texts = message.at("texts").get<std::vector<std::string>>();
+    std::vector<Member> members;
+    for (const Message& one : message.at("list")) {
+      Member& m = members.emplace_back(self);
+      m.rank = static_cast<int>(members.size()) - 1;
+      m.local_rank = one.at(0).get<int>();
+      m.pid = one.at(1).get<std::int64_t>();
+      std::size_t i = 2;
+      for (std::string* text : {&m.host, &m.host_id, &m.address, &m.device})
+        *text = texts.at(one.at(i++).get<std::size_t>());
+    }
+    return members;
+  } catch (const std::exception&) {
+    throw DataError("it did not say who is there");
   }
 }
 

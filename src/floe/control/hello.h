@@ -2,17 +2,24 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "floe/control/control_plane.h"
 
 namespace floe::control {
 
 // What the two sides speak; another number is another language.
-constexpr int kProtocol = 1;
+constexpr int kProtocol = 2;
 
 Message message_of(const Member& member);
 // Throws DataError for a message that is none.
 Member member_of(const Message& message);
+
+// All ranks, in order. What all have in common (see `judge`) is not said again, and what many have,
+// the names of their hosts, is said once: a thousand ranks are told of a thousand.
+Message message_of(const std::vector<Member>& members);
+// `self` is one of them. Throws DataError for a message that is none.
+std::vector<Member> members_of(const Message& message, const Member& self);
 
 struct Verdict {
   enum class Kind {

@@ -2,6 +2,9 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -25,6 +28,9 @@ constexpr auto kTellMissing = 30s;     // between two lines about ranks that hav
 constexpr auto kServerLeaveWait = 5s;  // for the others to leave
 constexpr auto kFailedLeaveWait = 2s;  // the same after a failure, which they have been told
 constexpr int kSelf = -1;              // in place of a connection: rank 0 itself
+
+// A connection to every rank, and what the rest of rank 0's process has open.
+std::int64_t files_needed(int world_size) { return world_size + std::int64_t{64}; }
 
 // "1, 4 to 7"
 std::string ranges(const std::vector<int>& numbers) {
@@ -115,6 +121,13 @@ class Server final : public ControlPlane {
     Clock::time_point deadline;
     std::vector<std::string> texts;
     std::size_t answers = 0;
+    int only = -1;  // the rank that is asked; else all are
+
+    void add(int rank, std::string text) {
+      if (only >= 0 && rank != only) return;
+      texts[only >= 0 ? 0 : static_cast<std::size_t>(rank)] = std::move(text);
+      ++answers;
+    }
   };
 
   // ---- calls; the lock is held ----
@@ -134,8 +147,7 @@ class Server final : public ControlPlane {
   }
   void drop_call(std::int64_t id) override {
     own_replies_.erase(id);
-    std::erase_if(parked_,
-                  [&](const auto& one) { return one.second.peer == kSelf && one.second.id == id; });
+    forget_call(kSelf, id);
   }
   void tell_failure(const Failure& failure) override { fail(failure); }
 
@@ -177,28 +189,37 @@ class Server final : public ControlPlane {
 
   void ask_all(int peer, std::int64_t id, const Request& request) {
     Poll poll{peer, id,
-              Clock::now() + milliseconds(std::clamp<std::int64_t>(request.number, 0, 60'000)),
-              std::vector<std::string>(static_cast<std::size_t>(self_.world_size))};
-    poll.texts[0] = state();
-    poll.answers = 1;
+              Clock::now() + milliseconds(std::clamp<std::int64_t>(request.number, 0, 60'000))};
+    if (!request.keys.empty()) poll.only = rank_in(request.keys.front());
+    poll.texts.resize(poll.only >= 0 ? 1 : static_cast<std::size_t>(self_.world_size));
+    poll.add(0, state());
     if (request.number <= 0)
       return answer(peer, id, {poll.texts, 0});  // only whether this one does
+    const std::string frame = frame_of({{"ask", next_poll_}});
     for (auto& [number, other] : peers_)
-      if (other.rank > 0) other.connection.send({{"ask", next_poll_}});
-    for (const int rank : gone_well_) {
-      poll.texts[static_cast<std::size_t>(rank)] = "it has ended";
-      ++poll.answers;
-    }
-    polls_.emplace(next_poll_++, std::move(poll));
-    finish_polls();
+      if (other.rank > 0 && (poll.only < 0 || other.rank == poll.only))
+        other.connection.send_frame(frame);
+    for (const int rank : gone_well_) poll.add(rank, "it has ended");
+    finish(polls_.emplace(next_poll_++, std::move(poll)).first);
+  }
+  // Throws DataError for a text that is no rank.
+  int rank_in(const std::string& text) const {
+    int rank = -1;
+    std::from_chars(text.data(), text.data() + text.size(), rank);
+    require<DataError>(rank >= 0 && rank < self_.world_size, "there is no rank '", text, "'");
+    return rank;
+  }
+  using Polls = std::map<std::int64_t, Poll>;
+  // If it is over; returns the next one.
+  Polls::iterator finish(Polls::iterator one) {
+    const Poll& poll = one->second;
+    const bool over = poll.answers >= poll.texts.size() || Clock::now() >= poll.deadline;
+    if (!over) return std::next(one);
+    answer(poll.peer, poll.id, {poll.texts, 0});
+    return polls_.erase(one);
   }
   void finish_polls() {
-    for (auto one = polls_.begin(); one != polls_.end();) {
-      Poll& poll = one->second;
-      const bool over = poll.answers >= poll.texts.size() || Clock::now() >= poll.deadline;
-      if (over) answer(poll.peer, poll.id, {poll.texts, 0});
-      one = over ? polls_.erase(one) : std::next(one);
-    }
+    for (auto one = polls_.begin(); one != polls_.end();) one = finish(one);
   }
 
   // ---- the other ranks; the lock is held ----
@@ -208,13 +229,18 @@ class Server final : public ControlPlane {
     if (const auto found = present_.find(failure.rank); found != present_.end())
       failure.host = found->second.host;
     note_failure(failure);
-    for (auto& [id, peer] : peers_)
-      if (peer.rank > 0)
-        peer.connection.send({{"failed", failure.rank},
-                              {"cause", failure.cause},
-                              {"gone", failure.is_gone},
-                              {"host", failure.host}});
+    send_to_all({{"failed", failure.rank},
+                 {"cause", failure.cause},
+                 {"gone", failure.is_gone},
+                 {"host", failure.host}});
     wakeup_.wake();
+  }
+
+  // Made once for all.
+  void send_to_all(const Message& message) {
+    const std::string frame = frame_of(message);
+    for (auto& [id, peer] : peers_)
+      if (peer.rank > 0) peer.connection.send_frame(frame);
   }
 
   std::size_t num_connected() const {
@@ -242,10 +268,7 @@ class Server final : public ControlPlane {
       if ((member.address.empty() || is_loopback(member.address)) && !outer_address_.empty())
         member.address = outer_address_;
     members_ = std::move(all);
-    Message list = Message::array();
-    for (const Member& member : members_) list.push_back(message_of(member));
-    for (auto& [id, peer] : peers_)
-      if (peer.rank > 0) peer.connection.send({{"members", list}});
+    send_to_all({{"members", message_of(members_)}});
     changed_.notify_all();
   }
 
@@ -297,10 +320,10 @@ class Server final : public ControlPlane {
     } else if (message.contains("state")) {
       const auto poll = polls_.find(message.value("state", std::int64_t{-1}));
       if (poll == polls_.end()) return;
-      poll->second.texts[static_cast<std::size_t>(peer.rank)] =
-          message.value("text", std::string());
-      ++poll->second.answers;
-      finish_polls();
+      poll->second.add(peer.rank, message.value("text", std::string()));
+      finish(poll);
+    } else if (message.contains("drop")) {
+      forget_call(id, message.value("drop", std::int64_t{-1}));
     } else if (message.contains("bye")) {
       peer.leaving = true;
       gone_well_.insert(peer.rank);
@@ -339,33 +362,57 @@ class Server final : public ControlPlane {
     return false;
   }
 
+  // Of a thousand peers few have something to say at a time: only those are read.
   void loop() {
+    constexpr std::size_t kBefore = 2;  // in front of the peers
     std::vector<pollfd> polled;
+    std::vector<int> ids;
     std::unique_lock lock(mutex_);
     while (!stop_) {
-      polled.assign({{listening_.get(), POLLIN, 0}, {wakeup_.fd(), POLLIN, 0}});
+      polled.assign({{can_accept_ ? listening_.get() : -1, POLLIN, 0}, {wakeup_.fd(), POLLIN, 0}});
+      ids.clear();
       for (const auto& [id, peer] : peers_) {
         const short out = peer.connection.has_unsent() ? POLLOUT : 0;
         polled.push_back({peer.connection.fd(), static_cast<short>(POLLIN | out), 0});
+        ids.push_back(id);
       }
       lock.unlock();
       ::poll(polled.data(), polled.size(), static_cast<int>(kPoll / 1ms));
       wakeup_.clear();
       lock.lock();
-      while (UniqueFd fresh = accept_from(listening_))
-        peers_.emplace(next_peer_++, std::move(fresh));
-      for (auto one = peers_.begin(); one != peers_.end();) {
-        one->second.connection.flush();
-        if (attend(one->first, one->second)) {
-          ++one;
-        } else {
-          forget_calls(one->first);
-          one = peers_.erase(one);
-        }
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        const auto one = peers_.find(ids[i]);
+        Peer& peer = one->second;
+        // A stranger may say nothing for too long.
+        if (polled[kBefore + i].revents == 0 && peer.rank >= 0) continue;
+        peer.connection.flush();
+        if (attend(one->first, peer)) continue;
+        forget_calls(one->first);
+        peers_.erase(one);
+        can_accept_ = true;
       }
+      if (polled[0].revents != 0) accept_all();
       finish_polls();
       changed_.notify_all();  // for leave()
     }
+  }
+
+  void accept_all() {
+    while (UniqueFd fresh = accept_from(listening_)) peers_.emplace(next_peer_++, std::move(fresh));
+    if (errno != EMFILE && errno != ENFILE) return;
+    const std::string why = str(
+        "rank 0 has ", peers_.size(),
+        " connections and cannot take another one: ", std::strerror(errno),
+        "; every rank needs one, so raise the limit of open files there (ulimit -n) to at least ",
+        files_needed(self_.world_size));
+    can_accept_ = false;  // until one has ended: there would be no end of trying
+    if (members_.empty()) return fail({self_.rank, why});
+    log::warn(why);
+  }
+
+  void forget_call(int peer, std::int64_t id) {
+    std::erase_if(parked_,
+                  [&](const auto& one) { return one.second.peer == peer && one.second.id == id; });
   }
 
   void forget_calls(int peer) {
@@ -381,13 +428,14 @@ class Server final : public ControlPlane {
   std::set<int> gone_well_;
   std::string outer_address_;  // by which other hosts have reached this one; empty: none has
   std::multimap<std::string, Parked> parked_;  // by the key they wait for
-  std::map<std::int64_t, Poll> polls_;
+  Polls polls_;
   std::map<std::int64_t, Reply> own_replies_;
   std::int64_t next_id_ = 0, next_poll_ = 0;
   int next_peer_ = 0;
   bool left_ = false, stop_ = false;
-  bool wrong_ = false;  // a rank of this job was not started alike
-  std::thread thread_;  // last: uses what is above
+  bool can_accept_ = true;  // there are descriptors for it
+  bool wrong_ = false;      // a rank of this job was not started alike
+  std::thread thread_;      // last: uses what is above
 };
 
 }  // namespace
@@ -401,6 +449,12 @@ std::unique_ptr<ControlPlane> ControlPlane::alone(const Member& self) {
 
 std::unique_ptr<ControlPlane> ControlPlane::serve(const Member& self, UniqueFd listening,
                                                   milliseconds timeout) {
+  const std::int64_t allowed = allow_files(files_wanted(self.world_size));
+  require<ConfigError>(allowed >= files_needed(self.world_size), "rank 0 of ", self.world_size,
+                       " may have ", allowed, " files open, and needs ",
+                       files_needed(self.world_size),
+                       ", for a connection to every rank and its own; raise the hard limit on ",
+                       self.host, " (ulimit -Hn, LimitNOFILE of the scheduler's service)");
   auto server = std::make_unique<Server>(self, std::move(listening));
   server->wait_for_members(timeout);
   return server;

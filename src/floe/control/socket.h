@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -44,8 +45,14 @@ int port_of(const UniqueFd& socket);
 
 // One attempt. Not connected: the reason is in `why`.
 UniqueFd connect_to(const Address& address, Clock::time_point deadline, std::string& why);
-// The next connection to a listening socket, or none.
+// The next connection to a listening socket, or none: errno says why.
 UniqueFd accept_from(const UniqueFd& listening);
+
+// Lets this process have so many files and connections open at a time, as far as the system's hard
+// limit goes. Returns how many it may have.
+std::int64_t allow_files(std::int64_t count);
+// How many a rank may want: a group of collectives may connect it with every other rank.
+constexpr std::int64_t files_wanted(int world_size) { return 4 * std::int64_t{world_size} + 1024; }
 
 // Of the two ends of a connection, without the port: "10.0.0.7".
 std::string local_address(const UniqueFd& socket);

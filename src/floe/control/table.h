@@ -22,7 +22,7 @@ struct Request {
     compare_set,  // values: expected and new. An absent key takes the new one if "" is expected
     append,
     count,   // of keys
-    states,  // what every rank is doing
+    states,  // what every rank is doing; with a key, the rank of this number
   };
   Op op = Op::set;
   std::vector<std::string> keys = {}, values = {};
