@@ -14,7 +14,6 @@ using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kFailedPatience = 10s;  // for ranks that have failed
-constexpr milliseconds kSlice = 500ms;         // how late a failure may be noticed
 constexpr auto kNever = std::chrono::steady_clock::time_point::max();
 // In front of a reason. No text of a rank begins so.
 constexpr std::string_view kMark = "\x01given up: ";
@@ -28,8 +27,13 @@ struct GivenUp : CheckpointError {
 
 }  // namespace
 
-StoreExchange::StoreExchange(comm::World& world, std::string name)
-    : world_(world), name_(std::move(name)), latest_(kNever.time_since_epoch().count()) {}
+StoreExchange::StoreExchange(comm::World& world, std::string name, std::int64_t meetings_before)
+    : world_(world),
+      name_(std::move(name)),
+      meeting_(meetings_before),
+      latest_(kNever.time_since_epoch().count()) {
+  if (meetings_before > 0) last_answer_ = str(name_, "/", meetings_before - 1, "/0/all");
+}
 
 void StoreExchange::begin_meeting() {
   ++meeting_;
@@ -48,25 +52,24 @@ void StoreExchange::hurry(std::chrono::milliseconds rest) {
 std::string StoreExchange::wait_for(const std::string& key, int who, const std::string& what) {
   const auto begin = Clock::now();
   auto ask_at = begin + world_.timeout();
-  for (;;) {
-    if (auto text = world_.lookup(key, kSlice)) {
-      if (text->starts_with(kMark)) throw GivenUp(what, text->substr(kMark.size()));
-      return *text;
-    }
+  const auto between = [&] {
     check_others(what);
     const auto now = Clock::now();
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - begin).count();
     require<CheckpointError>(now.time_since_epoch().count() < latest_.load(), world_.name_of(who),
                              " did not come to ", what, " within ", waited, " s; its log says why");
-    if (now < ask_at) continue;
-    const std::string state = world_.states()[static_cast<std::size_t>(who)];
+    if (now < ask_at) return;
+    const std::string state = world_.state_of(who);
     require<CheckpointError>(!state.empty(), world_.name_of(who), " did not come to ", what,
                              " within ", waited,
                              " s and does not answer: its process is stopped, or its host hangs");
     log::warn("waiting for ", world_.name_of(who), " to come to ", what, " since ", waited,
               " s; it is alive: ", state);
     ask_at = now + world_.timeout();
-  }
+  };
+  std::string text = world_.await(key, between);
+  if (text.starts_with(kMark)) throw GivenUp(what, text.substr(kMark.size()));
+  return text;
 }
 
 void StoreExchange::check_others(const std::string& what) {
@@ -81,11 +84,28 @@ void StoreExchange::check_others(const std::string& what) {
 
 std::vector<std::string> StoreExchange::all_gather(const std::string& text,
                                                    const std::string& what) {
-  if (size() == 1) return {text};
+  // As CBOR: texts may have any bytes.
+  const std::string all = combine(text, what, [](const std::vector<std::string>& texts) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const std::string& one : texts)
+      list.push_back(nlohmann::json::binary({one.begin(), one.end()}));
+    std::string bytes;
+    nlohmann::json::to_cbor(list, nlohmann::detail::output_adapter<char>(bytes));
+    return bytes;
+  });
+  std::vector<std::string> texts;
+  for (const nlohmann::json& one : nlohmann::json::from_cbor(all))
+    texts.emplace_back(one.get_binary().begin(), one.get_binary().end());
+  return texts;
+}
+
+std::string StoreExchange::combine(const std::string& text, const std::string& what,
+                                   const Make& make) {
+  if (size() == 1) return make({text});
   const std::int64_t round = round_++;
   bool told = false;
   try {
-    return meet(round, text, what, told);
+    return meet(round, text, what, make, told);
   } catch (const GivenUp& e) {
     if (rank() == 0) leave_mark(round, e.why);
     throw;
@@ -104,13 +124,12 @@ void StoreExchange::leave_mark(std::int64_t round, const std::string& why) noexc
   }
 }
 
-std::vector<std::string> StoreExchange::meet(std::int64_t round, const std::string& text,
-                                             const std::string& what, bool& told) {
+std::string StoreExchange::meet(std::int64_t round, const std::string& text,
+                                const std::string& what, const Make& make, bool& told) {
   if (rank() != 0) {
     world_.publish(key_of(round, std::to_string(rank())), text);
     told = true;
-    return nlohmann::json::parse(wait_for(key_of(round, "all"), 0, what))
-        .get<std::vector<std::string>>();
+    return wait_for(key_of(round, "all"), 0, what);
   }
   std::vector<std::string> texts{text};
   for (int other = 1; other < size(); ++other) {
@@ -120,18 +139,19 @@ std::vector<std::string> StoreExchange::meet(std::int64_t round, const std::stri
   }
   if (!last_answer_.empty()) world_.forget(last_answer_);
   last_answer_ = key_of(round, "all");
-  world_.publish(last_answer_, nlohmann::json(texts).dump(
-                                   -1, ' ', false, nlohmann::json::error_handler_t::replace));
-  return texts;
+  const std::string answer = make(texts);
+  world_.publish(last_answer_, answer);
+  return answer;
 }
 
 std::string StoreExchange::first_problem(const std::string& problem, const std::string& what) {
-  const std::vector<std::string> problems = all_gather(problem, what);
-  for (std::size_t i = 0; i < problems.size(); ++i)
-    if (!problems[i].empty())
-      return problems.size() == 1 ? problems[i]
-                                  : str(world_.name_of(static_cast<int>(i)), ": ", problems[i]);
-  return "";
+  return combine(problem, what, [this](const std::vector<std::string>& problems) -> std::string {
+    const auto found = std::find_if(problems.begin(), problems.end(),
+                                    [](const std::string& each) { return !each.empty(); });
+    if (found == problems.end()) return "";
+    if (problems.size() == 1) return *found;
+    return str(world_.name_of(static_cast<int>(found - problems.begin())), ": ", *found);
+  });
 }
 
 }  // namespace floe::checkpoint

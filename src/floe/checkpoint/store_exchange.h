@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,19 +23,25 @@ namespace floe::checkpoint {
 // Threads: collective calls from one thread at a time, hurry() from any.
 class StoreExchange {
  public:
-  // `name` must be the same on all ranks, and used once in the life of a world.
-  StoreExchange(comm::World& world, std::string name);
+  // `name` must be the same on all ranks, and used once in the life of a world: or for single
+  // rounds that are counted, so that each takes away what is left of the one before.
+  StoreExchange(comm::World& world, std::string name, std::int64_t meetings_before = 0);
 
   int rank() const { return world_.rank(); }
   int size() const { return world_.size(); }
 
-  // Collective: the texts of all ranks, by rank. `what` they meet for is for messages. A rank may
-  // take as long as it needs, as long as it is alive: a slow disk is no failure. Throws
-  // CheckpointError when a rank has failed, is gone, or does not even say what it is doing.
+  // Collective: what rank 0 makes of the texts of all ranks, by rank; `make` is called there alone.
+  // `what` they meet for is for messages. A rank may take as long as it needs, as long as it is
+  // alive: a slow disk is no failure. Throws CheckpointError when a rank has failed, is gone, or
+  // does not even say what it is doing.
+  // A rank sends its text and asks for the answer: two requests, however long they wait.
+  using Make = std::function<std::string(const std::vector<std::string>&)>;
+  std::string combine(const std::string& text, const std::string& what, const Make& make);
+  // Collective: the texts of all ranks, by rank. All of them travel to all: only for what is short.
   std::vector<std::string> all_gather(const std::string& text, const std::string& what);
   // Collective: rank 0's text.
   std::string broadcast(const std::string& text, const std::string& what) {
-    return all_gather(rank() == 0 ? text : "", what).front();
+    return combine(rank() == 0 ? text : "", what, [](const auto& texts) { return texts.front(); });
   }
   // Collective: what the first rank that has one says went wrong; empty when all is well.
   std::string first_problem(const std::string& problem, const std::string& what);
@@ -51,8 +58,8 @@ class StoreExchange {
   // Of this meeting.
   std::string key_of(std::int64_t round, const std::string& whose) const;
   // One round. `told`: the others have, or will have, this rank's text.
-  std::vector<std::string> meet(std::int64_t round, const std::string& text,
-                                const std::string& what, bool& told);
+  std::string meet(std::int64_t round, const std::string& text, const std::string& what,
+                   const Make& make, bool& told);
   // See Note [Given up together].
   void leave_mark(std::int64_t round, const std::string& why) noexcept;
   // The text that rank `who` leaves under the key.
