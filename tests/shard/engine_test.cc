@@ -22,6 +22,7 @@
 #include "floe/nn/call.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/optim/optimizers/sgd.h"
+#include "floe/shard/group/fill.h"
 #include "floe/shard/group/flat_group.h"
 #include "floe/shard/pass/agreement.h"
 #include "tests/support/counter.h"
@@ -222,6 +223,76 @@ TEST(FirstValues, ComeFromFilesByteRangesOnly) {
             << p.name;
       }
   }
+}
+
+// What one rank reads of this source, from a file that it cannot read to the end.
+class BrokenSource : public TensorSource {
+ public:
+  explicit BrokenSource(const TensorSource& whole) : whole_(whole) {}
+  std::vector<std::string> names() const override { return whole_.names(); }
+  const TensorInfo* find(const std::string& name) const override { return whole_.find(name); }
+  void read(const TensorInfo& tensor, std::int64_t, std::int64_t,
+            std::span<std::byte>) const override {
+    throw DataError(str("'", tensor.name, "' is cut off"));
+  }
+  std::uint64_t bytes_read() const override { return 0; }
+
+ private:
+  const TensorSource& whole_;
+};
+
+// Each of the ranks that hold the same slice reads a part of it; see Note [Copies read together].
+void copies_are_read_together(shard::Strategy strategy, int ranks_of_a_copy) {
+  const models::TransformerSize size{
+      .vocab = 4001, .dim = 64, .layers = 2, .heads = 2, .context = 8};
+  const Folder folder;
+  models::Transformer original(size);
+  nn::materialize(original, 5);
+  write_weights(folder.path + "/w.safetensors", original);
+  const auto source = open_tensors(folder.path + "/w.safetensors");
+  const auto world = comm::World::join();
+  shard::ShardOptions options = options_for(world);
+  options.strategy = strategy;
+  options.hybrid_shard_size = ranks_of_a_copy;
+  options.source = source.get();
+  const auto model = std::make_shared<models::Transformer>(size);
+  const auto engine = shard::fully_shard(model, {.units = {"DecoderLayer"}}, options);
+  const std::int64_t copies = world->size() / ranks_of_a_copy;
+
+  constexpr std::int64_t kSmall = 64 << 10;
+  std::int64_t most = 0, all = 0;
+  for (const auto& group : engine->groups())
+    for (const auto& piece : group->pieces()) {
+      const std::int64_t bytes = piece.numel * 4;
+      all += bytes;
+      most += bytes < kSmall ? bytes : bytes / copies + 4;
+      const auto& p = group->parameter(piece.index);
+      const auto expected = original.named_parameters()[p.name].detach().view({-1});
+      EXPECT_TRUE(group->slice()
+                      .narrow(0, piece.slice_offset, piece.numel)
+                      .equal(expected.narrow(0, piece.first, piece.numel)))
+          << p.name;
+    }
+  EXPECT_LE(source->bytes_read(), static_cast<std::uint64_t>(most));
+  EXPECT_LT(source->bytes_read(), static_cast<std::uint64_t>(all) * 3 / 4);
+
+  // A rank that cannot read lets nobody wait.
+  const BrokenSource broken(*source);
+  const bool fails = world->rank() == 1;
+  shard::SharedReads reads;
+  for (const auto& group : engine->groups())
+    shard::read_group(*group, fails ? static_cast<const TensorSource&>(broken) : *source, reads);
+  if (fails)
+    EXPECT_THROW(reads.finish(), DataError);
+  else
+    EXPECT_NO_THROW(reads.finish());
+  world->group()->barrier("all have read");
+}
+TEST_RANKS(FirstValues, TwoCopiesAreReadTogether, 4) {
+  copies_are_read_together(shard::Strategy::hybrid, 2);
+}
+TEST_RANKS(FirstValues, ThreeCopiesAreReadTogether, 3) {
+  copies_are_read_together(shard::Strategy::no_shard, 1);
 }
 
 TEST(FirstValues, MisshapenTensorsAreReportedByName) {

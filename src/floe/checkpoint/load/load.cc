@@ -48,11 +48,12 @@ class Defects {
   std::vector<std::string> found_;
 };
 
-void read_pieces(const FlatGroup& group, const TensorSource& source, const at::Tensor& slice) {
+void read_pieces(const FlatGroup& group, const TensorSource& source, const at::Tensor& slice,
+                 shard::SharedReads& reads) {
   for (const shard::Piece& piece : group.pieces())
     if (const TensorInfo* info = find(source, group.parameter(piece.index)))
-      nn::read_elements(source, *info, piece.first,
-                        slice.narrow(0, piece.slice_offset, piece.numel));
+      reads.read(group, source, *info, piece.first,
+                 slice.narrow(0, piece.slice_offset, piece.numel));
 }
 
 // All parameters of a group share one count.
@@ -145,7 +146,8 @@ void clear_group(optim::Optimizer& optimizer, std::size_t group) {
 }
 
 void load_optimizer(const SavedState& saved, const OptimizerState& state, const RunState& run,
-                    optim::Optimizer& optimizer, const std::set<std::size_t>& new_groups) {
+                    optim::Optimizer& optimizer, const std::set<std::size_t>& new_groups,
+                    shard::SharedReads& reads) {
   const auto groups = run.engine->trainable_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (new_groups.contains(g)) {
@@ -156,9 +158,9 @@ void load_optimizer(const SavedState& saved, const OptimizerState& state, const 
       continue;
     }
     for (const optim::StateSlice& slice : optimizer.open_state(g))
-      read_pieces(*groups[g], *state.at(slice.name), slice.values);
+      read_pieces(*groups[g], *state.at(slice.name), slice.values, reads);
     if (const at::Tensor updates = optimizer.updates(g); updates.defined())
-      read_updates(saved, state, *groups[g], updates);
+      reads.attempt([&] { read_updates(saved, state, *groups[g], updates); });
   }
 }
 
@@ -201,22 +203,25 @@ Loadable check_fits(const SavedState& saved, const RunState& run) {
 void load(const SavedState& saved, const RunState& run, const Loadable& what) {
   const at::AutoGradMode grad_off(false);
   activate_saved_set(saved, run);
+  shard::SharedReads reads;
   for (const auto& group : run.engine->groups()) {
-    shard::read_group(*group, *saved.weights);
+    shard::read_group(*group, *saved.weights, reads);
     group->values_changed();
   }
   // The average of what was frozen is its value.
   if (run.ema) run.ema->restart();
   if (what.has_ema)
     for (std::size_t g = 0; g < run.engine->trainable_groups().size(); ++g)
-      read_pieces(*run.engine->trainable_groups()[g], *saved.ema, run.ema->slice(g));
+      read_pieces(*run.engine->trainable_groups()[g], *saved.ema, run.ema->slice(g), reads);
   for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
     const SetOptimizer& set = run.optimizers[i];
     if (what.optimizers[i] == Loadable::State::saved)
-      load_optimizer(saved, saved.optimizers.at(set.name), run, *set.optimizer, what.new_groups[i]);
+      load_optimizer(saved, saved.optimizers.at(set.name), run, *set.optimizer, what.new_groups[i],
+                     reads);
     else
       clear_optimizer(run, *set.optimizer);
   }
+  reads.finish();
 }
 
 }  // namespace floe::checkpoint

@@ -93,27 +93,29 @@ void fill_group(FlatGroup& group, const ShardOptions& options) {
     const std::int64_t used = pieces.empty() ? 0 : pieces.back().slice_offset + pieces.back().numel;
     values.narrow(0, used, values.numel() - used).zero_();
   }
+  SharedReads reads;
   for (const Piece& piece : group.pieces()) {
     const PlannedParameter& parameter = group.parameter(piece.index);
     const TensorInfo* info = find(parameter, options.source);
     fill_piece(group, piece, [&](std::int64_t first, const at::Tensor& out) {
       if (info)
-        nn::read_elements(*options.source, *info, first, out);
+        reads.read(group, *options.source, *info, first, out);
       else if (nn::is_deferred(parameter.tensor))
         nn::fill(*parameter.init, options.seed, parameter.name, first, out);
       else
         out.copy_(parameter.tensor.detach().reshape({-1}).narrow(0, first, out.numel()));
     });
   }
+  reads.finish();
   group.values_changed();
 }
 
-void read_group(FlatGroup& group, const TensorSource& source) {
+void read_group(FlatGroup& group, const TensorSource& source, SharedReads& reads) {
   const at::AutoGradMode grad_off(false);
   for (const Piece& piece : group.pieces())
     if (const TensorInfo* info = find(group.parameter(piece.index), &source))
       fill_piece(group, piece, [&](std::int64_t first, const at::Tensor& out) {
-        nn::read_elements(source, *info, first, out);
+        reads.read(group, source, *info, first, out);
       });
 }
 

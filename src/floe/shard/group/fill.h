@@ -4,6 +4,7 @@
 
 #include "floe/io/tensors/tensor_source.h"
 #include "floe/shard/group/flat_group.h"
+#include "floe/shard/group/shared_reads.h"
 #include "floe/shard/options.h"
 
 namespace floe::shard {
@@ -17,9 +18,11 @@ void check_source(const ShardPlan& plan, const ShardOptions& options);
 void store_rows(FlatGroup& group, const Piece& piece, std::int64_t first_row,
                 const kernels::EightBitRows& rows);
 
+// Collective over the ranks that hold copies of the group's slice: they read its files together.
 void fill_group(FlatGroup& group, const ShardOptions& options);
 
-// Of a group that has values: reads again what the source has.
-void read_group(FlatGroup& group, const TensorSource& source);
+// Of a group that has values: reads again what the source has. Collective over the ranks that hold
+// copies of its slice.
+void read_group(FlatGroup& group, const TensorSource& source, SharedReads& reads);
 
 }  // namespace floe::shard

@@ -71,6 +71,12 @@ void FlatGroup::enter(GroupState next) {
   state_ = next;
 }
 
+comm::Group* FlatGroup::copies() const {
+  const bool alone =
+      mesh_.replicate_size() == 1 || context_.world->backend() == comm::Backend::fake;
+  return alone ? nullptr : mesh_.replicate.get();
+}
+
 const PlannedParameter& FlatGroup::parameter(std::size_t index) const {
   return whole_plan_->parameters[plan_->parameters[index]];
 }

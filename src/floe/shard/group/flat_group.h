@@ -91,6 +91,9 @@ class FlatGroup {
   void count_references() { references_at_rest_ = references(); }
   // Which of the copies of its slice this rank holds.
   int replica() const { return mesh_.replicate->rank(); }
+  // The ranks that hold copies of its slice; null where this one is alone.
+  comm::Group* copies() const;
+  c10::Device device() const { return context_.device; }
   // Which of its slices this rank holds.
   int shard_rank() const { return shard_rank_; }
   std::vector<Piece> pieces() const { return plan_->layout.pieces(shard_rank_); }

@@ -130,7 +130,10 @@ Regrouped regroup(std::vector<std::unique_ptr<FlatGroup>> before, const ShardPla
         cut_eight_bit(whole, old, *group);
       else
         group->values().zero_();  // all of it is read again (check_masters)
-      if (reread && !old.plan().trainable && group->plan().trainable) read_group(*group, *reread);
+      SharedReads reads;
+      if (reread && !old.plan().trainable && group->plan().trainable)
+        read_group(*group, *reread, reads);
+      reads.finish();
       group->values_changed();
       group->adopt_parameters();
       result.groups[g] = std::move(group);
