@@ -1,6 +1,7 @@
 // A loader that is saved and made again goes on with the next sample.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "floe/data/loader/epoch_rest.h"
@@ -125,6 +126,72 @@ WorldRun run_world(const DataConfig& config, int world, int steps, const Saved& 
   }
   return run;
 }
+
+// A state has tens of kilobytes, and there may be a thousand of them.
+TEST(Resume, ARankOfTheSameWorldAsksForItsOwnStateAlone) {
+  const auto shards = laion_shards(6, 10);
+  const DataConfig config = laion_config(shards->pattern(), 2);
+  const WorldRun first = run_world(config, 3, 2, {});
+  std::vector<std::int64_t> asked;
+  int asked_for_all = 0;
+  const SavedRanks held = SavedRanks::held(first.states);
+  const SavedRanks saved{3,
+                         [&](std::int64_t rank) {
+                           asked.push_back(rank);
+                           return held.of(rank);
+                         },
+                         [&] {
+                           ++asked_for_all;
+                           return held.all();
+                         }};
+  Loader same(config, context(1, 3), saved);
+  EXPECT_EQ(asked, std::vector<std::int64_t>{1});
+  EXPECT_EQ(asked_for_all, 0);
+  EXPECT_EQ(same.state().save(), first.states[1]);
+  Loader fewer(config, context(1, 2), saved);
+  EXPECT_EQ(asked_for_all, 1) << "what is left is dealt anew";
+}
+
+// Real shards and readers, one rank after the other. Streams have shares of different sizes, so a
+// rank may begin its next pass a little before others end theirs: up to the smallest share nothing
+// comes twice, and up to the largest one everything has come.
+void expect_rest_dealt(int before, int after) {
+  constexpr int kSamples = 3;
+  const int num_shards = 2 * std::max(before, after), all = num_shards * kSamples;
+  const auto shards = laion_shards(num_shards, kSamples);
+  DataConfig config = laion_config(shards->pattern(), 1);
+  config.shuffle = {5, 2, {kMiB}};
+  config.threads = 1;
+  config.block<LaionConfig>()->num_samples = 4 * all;  // no epoch ends before all has come
+  const int first_steps = all / 3 / before;
+  const WorldRun first = run_world(config, before, first_steps, {});
+  const auto distinct = [](const std::multiset<std::string>& keys) {
+    return std::set<std::string>(keys.begin(), keys.end()).size();
+  };
+  ASSERT_EQ(distinct(first.keys), first.keys.size()) << "nothing comes twice before";
+
+  const int share = (all - static_cast<int>(first.keys.size())) / after;
+  const int least = std::max(1, share * 3 / 4 - kSamples), most = share * 3 / 2 + 2 * kSamples;
+  std::multiset<std::string> up_to_least = first.keys, up_to_most = first.keys;
+  for (int rank = 0; rank < after; ++rank) {
+    Loader loader(config, context(rank, after), first.states);
+    for (int step = 0; step < most; ++step) {
+      const auto keys = keys_of(loader, 1);
+      if (step < least) up_to_least.insert(keys.begin(), keys.end());
+      up_to_most.insert(keys.begin(), keys.end());
+    }
+  }
+  EXPECT_EQ(distinct(up_to_least), up_to_least.size()) << "nothing is repeated";
+  EXPECT_EQ(distinct(up_to_most), static_cast<std::size_t>(all)) << "nothing is lost";
+}
+
+// A thousand ranks, which takes a minute, where FLOE_LONG is set.
+int many_ranks() { return std::getenv("FLOE_LONG") ? 1024 : 64; }
+
+TEST(ManyRanks, WhatTheyLeftIsDealtToFewer) {
+  expect_rest_dealt(many_ranks(), many_ranks() * 3 / 32);
+}
+TEST(ManyRanks, WhatEightRanksLeftIsDealtToMany) { expect_rest_dealt(8, many_ranks()); }
 
 TEST(Resume, AnotherWorldSizeLosesAndRepeatsNothing) {
   const auto shards = laion_shards(12, 10);

@@ -47,10 +47,9 @@ std::string report_of(const std::vector<std::pair<std::string, Counts>>& counts)
 }
 
 Loader::Loader(const DataConfig& config, LoaderContext context)
-    : Loader(config, std::move(context), {}) {}
+    : Loader(config, std::move(context), SavedRanks()) {}
 
-Loader::Loader(const DataConfig& config, LoaderContext context,
-               std::span<const nlohmann::json> saved)
+Loader::Loader(const DataConfig& config, LoaderContext context, const SavedRanks& saved)
     : context_(std::move(context)),
       transform_(context_.transform),
       pool_(static_cast<int>(config.threads)) {

@@ -21,12 +21,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "floe/core/error.h"
 #include "floe/data/data_config.h"
 #include "floe/data/loader/batch.h"
 #include "floe/data/loader/batch_source.h"
+#include "floe/data/loader/saved_ranks.h"
 #include "floe/data/loader/task_pool.h"
 #include "floe/image/transform.h"
 #include "floe/token/tokenizer.h"
@@ -85,11 +87,14 @@ class Loader {
   // Begins at the first sample of epoch 0. Throws ConfigError for what cannot be read this way.
   Loader(const DataConfig& config, LoaderContext context);
   // Goes on where a run was saved; `saved` has the states of all its ranks, in order. With the same
-  // numbers of ranks and workers the next step is exactly the one that would have followed.
-  // Otherwise the rest of the epoch is dealt anew (epoch_rest.h) and the log says so.
+  // numbers of ranks and workers the next step is exactly the one that would have followed, and
+  // only the state of this rank is asked for. Otherwise the rest of the epoch is dealt anew
+  // (epoch_rest.h) and the log says so.
   // Throws OtherData when the states are of other sources, shards, rules or seed, DataError when
   // they are damaged. Threads, sizes of batches and lengths of epochs may differ.
-  Loader(const DataConfig& config, LoaderContext context, std::span<const nlohmann::json> saved);
+  Loader(const DataConfig& config, LoaderContext context, const SavedRanks& saved);
+  Loader(const DataConfig& config, LoaderContext context, std::span<const nlohmann::json> saved)
+      : Loader(config, std::move(context), SavedRanks::held(saved)) {}
   // Tells what was damaged. May wait for a pipe that is being read.
   ~Loader();
   Loader(const Loader&) = delete;

@@ -157,10 +157,16 @@ std::vector<StreamSetup> setups_of(const Deal& deal, const DataSource& source,
 
 // ------------------------------------------------------------------------------------ saved states
 
-// What the ranks of a run saved about one source.
+// What ranks of a run saved about one source.
 struct SavedSource {
   std::vector<Deal> deals;                        // of each rank
   std::vector<std::vector<StreamState>> streams;  // of each rank
+};
+
+// The states of neighbouring ranks: all of them, or one.
+struct SomeRanks {
+  std::vector<json> states;
+  std::int64_t first = 0, world = 1;
 };
 
 struct SavedRun {
@@ -185,18 +191,19 @@ void require_same(const Deal& before, const Deal& now, const SourcePlan& plan) {
   check("run.seed", before.seed, now.seed);
 }
 
-SavedSource load_source(std::span<const json> saved, std::size_t number, const SourcePlan& plan,
+SavedSource load_source(const SomeRanks& saved, std::size_t number, const SourcePlan& plan,
                         const ShuffleConfig& shuffle, const Deal& ours) {
   SavedSource source;
-  for (std::size_t rank = 0; rank < saved.size(); ++rank) {
-    const json all = get<json>(saved[rank], "sources");
+  std::int64_t rank = saved.first;
+  for (const json& state : saved.states) {
+    const json all = get<json>(state, "sources");
     const json& own = all[number];
     const Deal& deal = source.deals.emplace_back(load_deal(own));
     require_same(deal, ours, plan);
-    require<DataError>(deal.rank == static_cast<std::int64_t>(rank) &&
-                           deal.world == static_cast<std::int64_t>(saved.size()),
+    require<DataError>(deal.rank == rank && deal.world == saved.world,
                        "loader state: the state of rank ", deal.rank, " of ", deal.world,
-                       " was given as that of rank ", rank, " of ", saved.size());
+                       " was given as that of rank ", rank, " of ", saved.world);
+    ++rank;
     const json streams = get<json>(own, "streams");
     require<DataError>(streams.is_array() && !streams.empty() &&
                            static_cast<std::int64_t>(streams.size()) == deal.workers,
@@ -209,19 +216,20 @@ SavedSource load_source(std::span<const json> saved, std::size_t number, const S
   return source;
 }
 
-SavedRun load_run(std::span<const json> saved, const std::vector<SourcePlan>& plans,
+SavedRun load_run(const SomeRanks& saved, const std::vector<SourcePlan>& plans,
                   const LoaderSetup& setup) {
   SavedRun run;
-  run.epoch = get<std::int64_t>(saved[0], "epoch");
-  run.index = get<std::int64_t>(saved[0], "index");
-  for (const json& rank : saved)
+  require<DataError>(!saved.states.empty(), "loader state: there is none");
+  run.epoch = get<std::int64_t>(saved.states[0], "epoch");
+  run.index = get<std::int64_t>(saved.states[0], "index");
+  for (const json& rank : saved.states)
     require<DataError>(get<std::int64_t>(rank, "format") == 1 &&
                            get<std::int64_t>(rank, "epoch") == run.epoch &&
                            get<std::int64_t>(rank, "index") == run.index,
                        "loader state: the ranks' states are not of one step");
   std::vector<std::string> names;
   for (const SourcePlan& plan : plans) names.push_back(plan.source->id());
-  for (const json& rank : saved)
+  for (const json& rank : saved.states)
     if (const std::string before = sources_text(get<json>(rank, "sources")); before != join(names))
       throw OtherData("data", before, join(names));
   for (std::size_t i = 0; i < plans.size(); ++i)
@@ -297,24 +305,36 @@ Beginning dealt_anew(const SavedRun& run, const std::vector<SourcePlan>& plans,
   return beginning;
 }
 
-Beginning where_saved(std::span<const json> saved, const std::vector<SourcePlan>& plans,
-                      const std::vector<std::vector<StreamSetup>>& setups,
-                      std::optional<std::int64_t> steps_per_epoch, const LoaderSetup& setup) {
-  SavedRun run = load_run(saved, plans, setup);
+// Whether the streams can go on as they are, each by itself.
+bool goes_on_alike(const SavedRun& run, const std::vector<SourcePlan>& plans,
+                   std::optional<std::int64_t> steps_per_epoch, const LoaderSetup& setup) {
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Deal& before = run.sources[i].deals.front();
     // Streams count an epoch in batches, so with others they have to begin anew inside of it.
     const bool counts_alike = !steps_per_epoch || before.per_batch == plans[i].per_batch;
-    if (!counts_alike || !before.deals_like(deal_of(plans[i], setup)))
-      return dealt_anew(run, plans, setups, steps_per_epoch, setup);
-    if (before.per_batch != plans[i].per_batch)
-      log::info("data.", plans[i].source->id(), ": batches of ", plans[i].per_batch, " instead of ",
-                before.per_batch, " from here on; the samples go on where they were");
+    if (!counts_alike || !before.deals_like(deal_of(plans[i], setup))) return false;
   }
+  return true;
+}
+
+Beginning where_saved(const SavedRanks& saved, const std::vector<SourcePlan>& plans,
+                      const std::vector<std::vector<StreamSetup>>& setups,
+                      std::optional<std::int64_t> steps_per_epoch, const LoaderSetup& setup) {
+  const auto all = [&] { return load_run({saved.all(), 0, saved.world}, plans, setup); };
+  const std::int64_t rank = setup.context.rank;
+  if (saved.world != setup.context.world)
+    return dealt_anew(all(), plans, setups, steps_per_epoch, setup);
+  SavedRun run = load_run({{saved.of(rank)}, rank, saved.world}, plans, setup);
+  if (!goes_on_alike(run, plans, steps_per_epoch, setup))
+    return dealt_anew(all(), plans, setups, steps_per_epoch, setup);
   Beginning beginning{run.epoch, run.index, {}};
-  for (SavedSource& source : run.sources)
-    beginning.streams.push_back(
-        std::move(source.streams[static_cast<std::size_t>(setup.context.rank)]));
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    SavedSource& source = run.sources[i];
+    if (const std::int64_t before = source.deals.front().per_batch; before != plans[i].per_batch)
+      log::info("data.", plans[i].source->id(), ": batches of ", plans[i].per_batch, " instead of ",
+                before, " from here on; the samples go on where they were");
+    beginning.streams.push_back(std::move(source.streams.front()));
+  }
   return beginning;
 }
 
@@ -353,7 +373,7 @@ std::string sources_text(const json& sources) {
   return join(names);
 }
 
-LoaderParts make_sources(const LoaderSetup& setup, std::span<const json> saved) {
+LoaderParts make_sources(const LoaderSetup& setup, const SavedRanks& saved) {
   const DataConfig& config = setup.config;
   require<ConfigError>(!config.sources().empty(), "data: no source is set; set one of ",
                        source_keys("data."), " and data.batches");
@@ -365,7 +385,7 @@ LoaderParts make_sources(const LoaderSetup& setup, std::span<const json> saved) 
   std::vector<std::vector<StreamSetup>> setups;
   for (const SourcePlan& plan : plans)
     setups.push_back(setups_of(deal_of(plan, setup), *plan.source, config.shuffle));
-  Beginning beginning = saved.empty()
+  Beginning beginning = saved.world == 0
                             ? at_start(setups)
                             : where_saved(saved, plans, setups, parts.steps_per_epoch, setup);
   parts.epoch = beginning.epoch;

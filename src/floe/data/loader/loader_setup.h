@@ -54,6 +54,6 @@ std::string sources_text(const nlohmann::json& sources);
 
 // `saved` is empty at the beginning. Throws ConfigError and DataError as the
 // constructors of Loader.
-LoaderParts make_sources(const LoaderSetup& setup, std::span<const nlohmann::json> saved);
+LoaderParts make_sources(const LoaderSetup& setup, const SavedRanks& saved);
 
 }  // namespace floe::data

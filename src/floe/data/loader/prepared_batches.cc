@@ -244,41 +244,41 @@ bool has_prepared_batches(const std::string& path) {
   return false;
 }
 
-void require_file_per_rank(const std::string& path, const std::string& key,
-                           std::int64_t num_ranks) {
+void require_file_per_rank(const std::string& path, const std::string& key, std::int64_t num_ranks,
+                           std::int64_t own_rank) {
   require<ConfigError>(
       num_ranks == 1 || path.find(kRank) != std::string::npos, key, " is '", path,
       "', the same batches for all ", num_ranks,
       " ranks; give every rank a file of its own and write {rank} where their names "
       "differ");
-  for (std::int64_t rank = 0; rank < num_ranks; ++rank)
+  const std::int64_t end = own_rank == 0 ? num_ranks : own_rank + 1;
+  for (std::int64_t rank = own_rank; rank < end; ++rank)
     require<ConfigError>(std::filesystem::exists(with_rank(path, rank)), key, ": there is no '",
                          with_rank(path, rank), "' for rank ", rank, " of ", num_ranks,
                          "; give every rank a file of its own");
 }
 
 LoaderParts make_prepared(const std::string& path, const LoaderSetup& setup,
-                          std::span<const json> saved) {
+                          const SavedRanks& saved) {
   const LoaderContext& context = setup.context;
   const std::string& key = context.keys.batches;
-  require_file_per_rank(path, key, context.world);
+  require_file_per_rank(path, key, context.world, context.rank);
   auto source = std::make_unique<PreparedBatches>(with_rank(path, context.rank));
   LoaderParts parts;
   parts.steps_per_epoch = source->num_steps();
   parts.fingerprint = source->fingerprint();
   parts.digest = source->digest();
-  if (!saved.empty()) {
+  if (saved.world > 0) {
     // Prepared batches have their ranks already, so with another number of them a rank that was not
     // there follows the first one.
-    const auto rank = static_cast<std::size_t>(context.rank);
-    const json& own = saved[std::min(rank, saved.size() - 1)];
+    const json own = saved.of(std::min(context.rank, saved.world - 1));
     const json sources = get<json>(own, "sources");
     if (const std::string before = sources_text(sources); before != "batches")
       throw OtherData("data", before, "batches");
     const auto steps = get<std::int64_t>(sources[0], "steps");
     if (steps != source->num_steps())
       throw OtherData(key, counted(steps, "step"), counted(source->num_steps(), "step"));
-    if (rank < saved.size() && sources[0].contains("digest") &&
+    if (context.rank < saved.world && sources[0].contains("digest") &&
         get<std::uint64_t>(sources[0], "digest") != source->digest())
       throw OtherData(key, "a file with other batches", str("'", path, "'"));
     const auto next = get<std::int64_t>(sources[0], "next");

@@ -6,7 +6,6 @@
 // file once, in order; `{rank}` in the path is filled in.
 #pragma once
 
-#include <span>
 #include <string>
 
 #include "floe/data/loader/loader_setup.h"
@@ -15,10 +14,12 @@ namespace floe::data {
 
 // Whether any rank's file of that name is there.
 bool has_prepared_batches(const std::string& path);
-// Throws ConfigError, with the key, when several ranks would read the same file.
-void require_file_per_rank(const std::string& path, const std::string& key, std::int64_t num_ranks);
+// Throws ConfigError, with the key, when several ranks would read the same file, or one has none.
+// A rank that says who it is looks for its own file; rank 0, and whoever does not, for all.
+void require_file_per_rank(const std::string& path, const std::string& key, std::int64_t num_ranks,
+                           std::int64_t own_rank = 0);
 
 LoaderParts make_prepared(const std::string& path, const LoaderSetup& setup,
-                          std::span<const nlohmann::json> saved);
+                          const SavedRanks& saved);
 
 }  // namespace floe::data
