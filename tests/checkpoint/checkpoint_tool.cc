@@ -193,7 +193,7 @@ class Run {
              {"anew", restored->anew},
              {"set", engine->sets()[engine->active_set()].name},
              {"shared", restored->shared},
-             {"ranks", restored->ranks},
+             {"ranks", restored->ranks.all()},
              {"passed_over", restored->passed_over}});
       if (arguments_.has("dump_loaded")) dump(arguments_.text("dump_loaded", ""));
     }

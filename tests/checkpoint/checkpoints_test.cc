@@ -13,6 +13,7 @@
 
 #include "floe/checkpoint/checkpointer.h"
 #include "floe/checkpoint/folder/folders.h"
+#include "floe/checkpoint/folder/manifest.h"
 #include "floe/checkpoint/load/resume.h"
 #include "floe/checkpoint/save/commit_point.h"
 #include "floe/comm/world.h"
@@ -63,6 +64,39 @@ std::string refusal(F&& call) {
     return error.what();
   }
   return "nothing was refused";
+}
+
+// Until 2026-11-17 the manifest had the states of all ranks in it.
+TEST_F(OwnLoop, TheManifestOfAnOlderVersionIsRead) {
+  const auto engine = make_engine(1);
+  CheckpointerOptions options;
+  options.run_folder = folder_;
+  options.engine = engine.get();
+  {
+    Checkpointer checkpoints(options);
+    checkpoints.save(1, {{"epoch", 1}}, {{"position", 17}});
+    checkpoints.wait();
+  }
+  const fs::path saved = fs::path(folder_) / "checkpoints" / "step_1";
+  const std::string states = (saved / kStatesFile).string(), file = (saved / "floe.json").string();
+  nlohmann::json manifest = read_sealed(file);
+  ASSERT_EQ(manifest.at("format"), 2);
+  ASSERT_EQ(manifest.at("ranks").dump().find("position"), std::string::npos) << "they lie apart";
+  manifest["format"] = 1;
+  manifest["ranks"] = {{{"position", 17}}};
+  manifest["file_bytes"].erase(kStatesFile);
+  auto& ranges = manifest["ranges"];
+  ranges.erase(std::find_if(ranges.begin(), ranges.end(),
+                            [](const auto& range) { return range[0] == kStatesFile; }));
+  write_sealed(file, manifest);
+  fs::remove(states);
+
+  Checkpointer checkpoints(options);
+  const auto restored = checkpoints.resume("auto");
+  ASSERT_TRUE(restored);
+  EXPECT_EQ(restored->step, 1);
+  EXPECT_EQ(restored->ranks.of(0), nlohmann::json({{"position", 17}}));
+  EXPECT_EQ(restored->ranks.all().size(), 1u);
 }
 
 TEST_F(OwnLoop, WhatGoesInComesOut) {
@@ -217,7 +251,7 @@ TEST_F(OwnLoop, WhatIsWrittenApartOutlivesTheSaveUnderWay) {
   EXPECT_EQ(restored->step, 2);
   EXPECT_TRUE(restored->emergency);
   const std::vector<nlohmann::json> expected{nlohmann::json{{"position", 2}}};
-  EXPECT_EQ(restored->ranks, expected);
+  EXPECT_EQ(restored->ranks.all(), expected);
   checkpoints.save(3, {}, {});
   EXPECT_TRUE(checkpoints.wait());
   EXPECT_FALSE(fs::exists(saved / "on_exception")) << "the next good save retires it";

@@ -39,10 +39,9 @@ std::string random_name() {
   return str(std::hex, device(), device());
 }
 
-// Exchanges of several Checkpointers in one process must not share names.
-std::string exchange_name(const char* what) {
-  static int number = 0;
-  return str("checkpoint/", number++, "/", what);
+// Exchanges of several Checkpointers in one world must not share names.
+std::string exchange_name(comm::World& world, const char* what) {
+  return str("checkpoint/", world.count("checkpoint"), "/", what);
 }
 
 std::string anew_in_words(const std::vector<std::string>& sets, const std::string& path) {
@@ -76,8 +75,8 @@ struct Checkpointer::State {
         folder(checkpoints_folder(options.run_folder)),
         run(run_state_of(options)),
         held(run, options),
-        exchange(options.engine->world(), exchange_name("run")),
-        save_exchange(options.engine->world(), exchange_name("save")) {
+        exchange(world(), exchange_name(world(), "run")),
+        save_exchange(world(), exchange_name(world(), "save")) {
     if (world().rank() == 0) remove_leftovers(folder);
     start = exchange.broadcast(random_name(), "the start of the checkpoints");
     model = model_digest(run.engine->plan());
@@ -212,7 +211,7 @@ void Checkpointer::State::validate(const std::string& path) {
     require<CheckpointError>(manifest.model == model, "'", path,
                              "' is of another model: the names or shapes of its parameters differ");
     check_bases(manifest, path);
-    verify(path, ranges_of(path, manifest), world().rank(), world().size());
+    verify(path, manifest, world().rank(), world().size());
   }
   opened = open_saved(path, run, options.foreign);
   loadable = check_fits(*opened, run);

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "floe/checkpoint/checkpoint_config.h"
+#include "floe/checkpoint/folder/rank_states.h"
 #include "floe/checkpoint/sets.h"
 #include "floe/io/tensors/tensor_source.h"
 #include "floe/optim/ema.h"
@@ -91,8 +92,8 @@ struct CheckpointerOptions {
 // A checkpoint that was loaded: the weights, the optimizer's and the average's state are in place.
 struct Restored {
   std::int64_t step = 0;
-  nlohmann::json shared;              // as it was passed to save(); what a foreign file says, else
-  std::vector<nlohmann::json> ranks;  // of each rank of the run that saved; empty for foreign files
+  nlohmann::json shared;  // as it was passed to save(); what a foreign file says, else
+  RankStates ranks;       // of the ranks of the run that saved; empty for foreign files
   std::string path;
   bool emergency = false;
   bool own = true;            // written by floe; else from torch.distributed.checkpoint or a file

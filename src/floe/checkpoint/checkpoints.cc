@@ -63,7 +63,7 @@ Resumed as_resumed(Restored restored) {
   Resumed resumed;
   resumed.step = restored.step;
   resumed.shared = text_of(restored.shared);
-  for (const nlohmann::json& rank : restored.ranks) resumed.ranks.push_back(text_of(rank));
+  for (const nlohmann::json& rank : restored.ranks.all()) resumed.ranks.push_back(text_of(rank));
   resumed.path = std::move(restored.path);
   resumed.anew = std::move(restored.anew);
   resumed.sentence = std::move(restored.sentence);

@@ -49,7 +49,7 @@ ModelFilesCheck checked_files(const config::Loaded<RunConfig>& loaded, comm::Wor
 std::vector<eval::TaskData> validation_tasks(const config::Loaded<RunConfig>& loaded,
                                              const comm::World& world) {
   if (loaded.config.train.validation.tasks.empty()) return {};
-  require_inputs(loaded, world.size());
+  require_inputs(loaded, world.size(), world.rank());
   return read_validation_tasks(loaded.config);
 }
 

@@ -15,6 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kMostBytes = 1 << 30;
+// Formats of a manifest: with the states of the ranks in it, or apart.
+constexpr int kStatesInside = 1, kStatesApart = 2;
 
 // A copy whose strings and keys went through `change`.
 template <class F>
@@ -39,6 +41,14 @@ E named(const json& text, const std::string& path) {
   for (const auto& [name, value] : enum_names(E{}))
     if (text == std::string(name)) return value;
   throw CheckpointError(str("'", path, "' has the unknown word ", text.dump()));
+}
+
+// See Note [States of ranks].
+RankStates states_in(const json& content, int world_size, const std::string& path) {
+  const json& ranks = content.at("ranks");
+  if (content.at("format") == kStatesInside) return RankStates(ranks.get<std::vector<json>>());
+  return {std::filesystem::path(path).parent_path().string(), world_size,
+          ranks.at("missing").get<std::set<int>>()};
 }
 
 std::optional<std::set<std::string>> names_in(const json& content, const char* key) {
@@ -77,15 +87,15 @@ json unseal(const std::string& bytes, const std::string& path) {
   }
 }
 
-json read_sealed(const std::string& path) {
-  std::string bytes;
+std::string read_sealed_bytes(const std::string& path) {
   try {
-    bytes = read_text(path, kMostBytes);
+    return read_text(path, kMostBytes);
   } catch (const DataError& e) {
     throw CheckpointError(e.what());
   }
-  return unseal(bytes, path);
 }
+
+json read_sealed(const std::string& path) { return unseal(read_sealed_bytes(path), path); }
 
 json to_json(const Holdings& holdings) {
   json bases = json::array();
@@ -122,7 +132,9 @@ void write_manifest(const std::string& path, const Manifest& manifest) {
   json ranges = json::array();
   for (const CheckedRange& range : manifest.ranges)
     ranges.push_back({range.file, range.offset, range.length, range.crc});
-  json content{{"format", 1},
+  const RankStates& ranks = manifest.ranks;
+  const bool apart = ranks.lie_apart();
+  json content{{"format", apart ? kStatesApart : kStatesInside},
                {"step", manifest.step},
                {"world_size", manifest.world_size},
                {"layout", config::enum_name(manifest.layout)},
@@ -132,7 +144,7 @@ void write_manifest(const std::string& path, const Manifest& manifest) {
                {"numbered", manifest.numbered},
                {"metrics", manifest.metrics},
                {"shared", manifest.shared},
-               {"ranks", manifest.ranks},
+               {"ranks", apart ? json{{"missing", ranks.missing()}} : json(ranks.all())},
                {"ranges", std::move(ranges)},
                {"file_bytes", manifest.file_bytes}};
   content.update(to_json(static_cast<const Holdings&>(manifest)));
@@ -142,16 +154,17 @@ void write_manifest(const std::string& path, const Manifest& manifest) {
 Manifest read_manifest(const std::string& path) {
   const json content = read_sealed(path);
   return reading(path, [&] {
-    require<CheckpointError>(content.at("format") == 1, "'", path, "' has format ",
-                             content.at("format").dump(), ", but this floe reads format 1");
+    const json& format = content.at("format");
+    require<CheckpointError>(format == kStatesInside || format == kStatesApart, "'", path,
+                             "' has format ", format.dump(), ", but this floe reads formats ",
+                             kStatesInside, " and ", kStatesApart);
     Manifest manifest;
     manifest.step = content.at("step");
     manifest.world_size = content.at("world_size");
+    manifest.ranks = states_in(content, manifest.world_size, path);
     require<CheckpointError>(
-        manifest.world_size >= 1 &&
-            manifest.world_size == static_cast<int>(content.at("ranks").size()),
-        "'", path, "' is of ", manifest.world_size, " ranks, but has the states of ",
-        content.at("ranks").size());
+        manifest.world_size >= 1 && manifest.world_size == manifest.ranks.size(), "'", path,
+        "' is of ", manifest.world_size, " ranks, but has the states of ", manifest.ranks.size());
     manifest.layout = named<Layout>(content.at("layout"), path);
     static_cast<Holdings&>(manifest) = holdings_from_json(content, path);
     manifest.emergency = content.at("emergency");
@@ -161,7 +174,6 @@ Manifest read_manifest(const std::string& path) {
     for (const auto& [name, value] : content.at("metrics").items())
       if (value.is_number()) manifest.metrics[name] = value;
     manifest.shared = content.at("shared");
-    for (const json& rank : content.at("ranks")) manifest.ranks.push_back(rank);
     for (const json& range : content.at("ranges"))
       manifest.ranges.push_back({range.at(0), range.at(1), range.at(2), range.at(3), ""});
     content.at("file_bytes").get_to(manifest.file_bytes);
@@ -169,9 +181,17 @@ Manifest read_manifest(const std::string& path) {
   });
 }
 
-CheckedRange checked_file(const std::string& folder, const std::string& file) {
-  const File opened(str(folder, "/", file));
-  return {file, 0, opened.size(), crc32(opened, 0, opened.size()), ""};
+std::vector<CheckedRange> checked_ranges(const std::string& file, std::string_view bytes) {
+  constexpr std::size_t kRange = 1 << 20;
+  std::vector<CheckedRange> ranges;
+  std::size_t at = 0;
+  do {
+    const std::string_view part = bytes.substr(at, kRange);
+    ranges.push_back({file, static_cast<std::int64_t>(at), static_cast<std::int64_t>(part.size()),
+                      crc32(part), ""});
+    at += part.size();
+  } while (at < bytes.size());
+  return ranges;
 }
 
 }  // namespace floe::checkpoint

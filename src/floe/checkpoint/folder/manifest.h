@@ -9,10 +9,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "floe/checkpoint/checkpoint_config.h"
 #include "floe/checkpoint/checkpointer.h"
+#include "floe/checkpoint/folder/rank_states.h"
 #include "floe/core/error.h"
 
 namespace floe::checkpoint {
@@ -28,6 +30,7 @@ std::string seal(const nlohmann::json& content);
 void write_sealed(const std::string& path, const nlohmann::json& content);
 // Throws CheckpointError that names the file when it is missing or damaged.
 nlohmann::json read_sealed(const std::string& path);
+std::string read_sealed_bytes(const std::string& path);
 nlohmann::json unseal(const std::string& bytes, const std::string& path);
 
 // With every string, and every key, as bytes_to_text has it; and back.
@@ -78,7 +81,7 @@ struct Manifest : Holdings {
   std::map<std::string, std::vector<std::string>> numbered;
   std::map<std::string, double> metrics;
   nlohmann::json shared;
-  std::vector<nlohmann::json> ranks;
+  RankStates ranks;  // what they saved for themselves
   // Everything but the data files of a directory, whose ranges are in the files of the ranks.
   std::vector<CheckedRange> ranges;
   std::map<std::string, std::int64_t> file_bytes;
@@ -92,7 +95,8 @@ void write_manifest(const std::string& path, const Manifest& manifest);
 // Throws CheckpointError.
 Manifest read_manifest(const std::string& path);
 
-// The checksum of a whole file, and its size.
-CheckedRange checked_file(const std::string& folder, const std::string& file);
+// The checksums of a whole file, which has these bytes: a few ranges of a large one, so that many
+// ranks can share in reading it.
+std::vector<CheckedRange> checked_ranges(const std::string& file, std::string_view bytes);
 
 }  // namespace floe::checkpoint

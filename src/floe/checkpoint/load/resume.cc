@@ -1,11 +1,13 @@
 #include "floe/checkpoint/load/resume.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "floe/checkpoint/folder/folders.h"
 #include "floe/checkpoint/folder/manifest.h"
@@ -150,6 +152,45 @@ void check_range(const std::string& folder, const CheckedRange& range, const Fil
                            " do not have the checksum they were written with");
 }
 
+// Where part `number` of `parts` begins in a line of `total`; no product overflows.
+std::int64_t share_of(std::int64_t total, int number, int parts) {
+  return total / parts * number + total % parts * number / parts;
+}
+
+// All files of a checkpoint: those of the ranks one after the other, and the rest.
+std::vector<std::pair<std::string, std::int64_t>> files_in_order(const Manifest& manifest) {
+  std::map<std::string, std::int64_t> rest = manifest.file_bytes;
+  std::vector<std::pair<std::string, std::int64_t>> files;
+  for (int rank = 0; rank < manifest.world_size; ++rank)
+    for (const std::string& file : {data_file(rank), manifest_file(rank)})
+      if (const auto found = rest.extract(file)) files.emplace_back(file, found.mapped());
+  files.insert(files.end(), rest.begin(), rest.end());
+  return files;
+}
+
+// Of a rank's data they are in the rank's file, of all else in the manifest.
+std::vector<CheckedRange> ranges_of_file(const std::string& folder, const Manifest& manifest,
+                                         const std::string& file) {
+  std::vector<CheckedRange> ranges;
+  for (const CheckedRange& range : manifest.ranges)
+    if (range.file == file) ranges.push_back(range);
+  int rank = 0;
+  // NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion): the name is compared
+  const bool is_data = manifest.layout == Layout::sharded &&
+                       std::sscanf(file.c_str(), "__%d_0.distcp", &rank) == 1 &&
+                       file == data_file(rank) && rank >= 0 && rank < manifest.world_size;
+  // It died before this save where there is none.
+  if (!is_data || !manifest.file_bytes.contains(manifest_file(rank))) return ranges;
+  const RankManifest of_rank = read_rank_manifest(folder, rank);
+  for (const RankTensor& tensor : of_rank.tensors)
+    for (const RankChunk& chunk : tensor.chunks)
+      ranges.push_back(
+          {file, chunk.offset, chunk.length, chunk.crc, str("'", join(tensor.path, "."), "'")});
+  for (const RankObject& object : of_rank.objects)
+    ranges.push_back({file, object.offset, object.length, object.crc, str("'", object.name, "'")});
+  return ranges;
+}
+
 }  // namespace
 
 bool is_run_folder(const std::string& path) { return fs::is_directory(checkpoints_folder(path)); }
@@ -225,52 +266,33 @@ std::string run_of(const std::string& checkpoint) {
   return place.parent_path().parent_path().string();
 }
 
-std::vector<CheckedRange> ranges_of(const std::string& checkpoint, const Manifest& manifest) {
+void verify(const std::string& checkpoint, const Manifest& manifest, int part, int parts,
+            Reading reading) {
   const std::string folder = folder_of(checkpoint);
-  std::map<std::string, std::vector<CheckedRange>> by_file;
-  for (const CheckedRange& range : manifest.ranges) by_file[range.file].push_back(range);
-  if (manifest.layout == Layout::sharded) {
-    for (int rank = 0; rank < manifest.world_size; ++rank) {
-      if (!manifest.file_bytes.contains(manifest_file(rank))) continue;  // it died before this save
-      const RankManifest of_rank = read_rank_manifest(folder, rank);
-      auto& ranges = by_file[data_file(rank)];
-      for (const RankTensor& tensor : of_rank.tensors)
-        for (const RankChunk& chunk : tensor.chunks)
-          ranges.push_back({data_file(rank), chunk.offset, chunk.length, chunk.crc,
-                            str("'", join(tensor.path, "."), "'")});
-      for (const RankObject& object : of_rank.objects)
-        ranges.push_back({data_file(rank), object.offset, object.length, object.crc,
-                          str("'", object.name, "'")});
-    }
-  }
-  std::vector<CheckedRange> all;
-  for (const auto& [file, bytes] : manifest.file_bytes) {
+  // One more than its bytes each: a file without any is somebody's, too.
+  std::int64_t total = 0, at = 0;
+  for (const auto& [file, bytes] : manifest.file_bytes) total += bytes + 1;
+  const auto begin_of = [&](int number) { return share_of(total, number, parts); };
+  const std::int64_t first = begin_of(part), end = begin_of(part + 1);
+  for (const auto& [file, bytes] : files_in_order(manifest)) {
+    const std::int64_t place = std::exchange(at, at + bytes + 1);
+    if (place >= end || at <= first) continue;
     const std::string path = str(folder, "/", file);
     const std::int64_t found = size_on_disk(path);
     require<CheckpointError>(found == bytes, "'", path, "' has ", found, " bytes, but ", bytes,
                              " were written");
-    check_cover(path, by_file[file], bytes);
-    all.insert(all.end(), by_file[file].begin(), by_file[file].end());
-  }
-  return all;
-}
-
-void verify(const std::string& checkpoint, const std::vector<CheckedRange>& ranges, int part,
-            int parts) {
-  const std::string folder = folder_of(checkpoint);
-  std::int64_t total = 0, before = 0;
-  for (const CheckedRange& range : ranges) total += range.length + 1;
-  std::unique_ptr<File> file;
-  for (const CheckedRange& range : ranges) {
-    const bool mine = static_cast<int>(before * parts / std::max<std::int64_t>(total, 1)) == part;
-    before += range.length + 1;
-    if (!mine) continue;
-    const std::string path = str(folder, "/", range.file);
-    try {
-      if (!file || file->path() != path) file = std::make_unique<File>(path);
-      check_range(folder, range, *file);
-    } catch (const DataError& e) {
-      throw CheckpointError(e.what());
+    std::vector<CheckedRange> ranges = ranges_of_file(folder, manifest, file);
+    check_cover(path, ranges, bytes);
+    if (reading == Reading::sizes) continue;
+    std::unique_ptr<File> opened;
+    for (const CheckedRange& range : ranges) {
+      if (place + range.offset < first || place + range.offset >= end) continue;
+      try {
+        if (!opened) opened = std::make_unique<File>(path);
+        check_range(folder, range, *opened);
+      } catch (const DataError& e) {
+        throw CheckpointError(e.what());
+      }
     }
   }
 }
@@ -281,8 +303,7 @@ void check_whole(const std::string& checkpoint, Reading reading) {
                                !path_exists(manifest_path(checkpoint)),
                            "'", checkpoint, "' has no .metadata, so its save was not finished");
   if (const std::string file = manifest_path(checkpoint); path_exists(file)) {
-    const auto ranges = ranges_of(checkpoint, read_manifest(file));
-    if (reading == Reading::bytes) verify(checkpoint, ranges);
+    verify(checkpoint, read_manifest(file), 0, 1, reading);
   }
   open_tensors(checkpoint);
 }

@@ -43,20 +43,22 @@ Choice choose(const std::vector<std::string>& candidates,
 
 // ---- is every byte of a checkpoint what was written? ----
 
-// All ranges of a checkpoint of floe, and that they are all of its files. Throws CheckpointError
-// for files that are missing, too long or too short, or do not fit together.
-std::vector<CheckedRange> ranges_of(const std::string& checkpoint, const Manifest& manifest);
-
-// Reads this part of the bytes and compares; together the parts are everything. Throws
-// CheckpointError that names the file, the tensor and the place of the first difference.
-void verify(const std::string& checkpoint, const std::vector<CheckedRange>& ranges, int part = 0,
-            int parts = 1);
-
 // How much of a checkpoint is looked at before it counts as whole.
 enum class Reading {
   sizes,  // its manifest, metadata and the sizes of its files
   bytes,  // every byte, against the checksums: as a resumed run does
 };
+
+// Note [Shares of a check]
+// All bytes of a checkpoint, file after file in the order of ranks, are one line, which is cut into
+// equal parts: a rank looks at the files in which its part lies, and at nothing else of theirs. So
+// a thousand ranks open a few files each, and not a thousand.
+
+// Reads this part of the bytes of a checkpoint of floe and compares; together the parts are
+// everything. Throws CheckpointError that names the file, the tensor and the place of the first
+// difference, or a file that is missing, too long, too short, or does not fit its checksums.
+void verify(const std::string& checkpoint, const Manifest& manifest, int part = 0, int parts = 1,
+            Reading reading = Reading::bytes);
 
 // Throws CheckpointError or DataError for a checkpoint, a directory or a file, that is damaged or
 // was not finished. One without floe's manifest (written by others) has no checksums; there its

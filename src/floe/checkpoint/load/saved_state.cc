@@ -157,9 +157,12 @@ std::vector<std::string> names_of_numbers(const TensorSource& source, const Weig
   return flat(plain);
 }
 
+// The files of a checkpoint of floe were checked, each by somebody (Note [Shares of a check]).
 SourcePtr source_at(const std::string& path) {
-  if (fs::is_directory(path)) return std::make_shared<DcpDirectory>(path);
-  return open_tensors(path);
+  using Files = DcpDirectory::Files;
+  if (!fs::is_directory(path)) return open_tensors(path);
+  return std::make_shared<DcpDirectory>(
+      path, fs::exists(manifest_path(path)) ? Files::known : Files::checked);
 }
 
 class Opening {

@@ -101,9 +101,12 @@ void write_rank_files(const std::string& folder, const RankHeader& header,
 
 RankManifest read_rank_manifest(const std::string& folder, int rank) {
   const std::string path = str(folder, "/", manifest_file(rank));
-  const json content = read_sealed(path);
+  const std::string bytes = read_sealed_bytes(path);
+  const json content = unseal(bytes, path);
   return reading(path, [&] {
     RankManifest manifest;
+    manifest.file = {manifest_file(rank), 0, static_cast<std::int64_t>(bytes.size()), crc32(bytes),
+                     ""};
     RankHeader& header = manifest.header;
     require<CheckpointError>(content.at("format") == 1, "'", path, "' has format ",
                              content.at("format").dump(), ", but this floe reads format 1");

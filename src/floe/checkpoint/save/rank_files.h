@@ -43,6 +43,7 @@ struct RankObject {
 };
 struct RankManifest {
   RankHeader header;
+  CheckedRange file;  // itself
   std::int64_t file_bytes = 0;
   std::vector<RankTensor> tensors;
   std::vector<RankObject> objects;

@@ -28,6 +28,7 @@ using nlohmann::json;
 using pickle::Value;
 
 constexpr const char* kMetaFile = "meta.pt";
+constexpr std::int64_t kMostSmallBytes = std::int64_t{1} << 34;  // of meta.pt and all states
 
 // ---- a directory of torch.distributed.checkpoint, from the files of the ranks ----
 
@@ -137,18 +138,26 @@ void assemble(const std::string& folder, Manifest about, const std::vector<RankM
   const std::string metadata = write_dcp_metadata(make_metadata(ranks));
   write_meta(str(folder, "/", kMetaFile), about);
   commit_point("meta written");
-  const auto add_file = [&](CheckedRange range) {
-    about.file_bytes[range.file] = range.length;
-    about.ranges.push_back(std::move(range));
+  const auto add_file = [&](const std::vector<CheckedRange>& ranges) {
+    about.file_bytes[ranges.front().file] = ranges.back().offset + ranges.back().length;
+    about.ranges.insert(about.ranges.end(), ranges.begin(), ranges.end());
   };
-  about.ranks.assign(static_cast<std::size_t>(about.world_size), nullptr);
+  // As it is on disk.
+  const auto add_written = [&](const char* file) {
+    add_file(checked_ranges(file, read_text(str(folder, "/", file), kMostSmallBytes)));
+  };
+  std::vector<json> states(static_cast<std::size_t>(about.world_size));
   for (const RankManifest& rank : ranks) {
-    about.ranks.at(static_cast<std::size_t>(rank.header.rank)) = rank.header.state;
+    states.at(static_cast<std::size_t>(rank.header.rank)) = rank.header.state;
     about.file_bytes[data_file(rank.header.rank)] = rank.file_bytes;
-    add_file(checked_file(folder, manifest_file(rank.header.rank)));
+    add_file({rank.file});
   }
-  add_file(checked_file(folder, kMetaFile));
-  add_file({kDcpMetadataFile, 0, static_cast<std::int64_t>(metadata.size()), crc32(metadata), ""});
+  write_states(folder, states);
+  commit_point("states written");
+  add_written(kStatesFile);
+  about.ranks = RankStates(folder, about.world_size, RankStates(std::move(states)).missing());
+  add_written(kMetaFile);
+  add_file(checked_ranges(kDcpMetadataFile, metadata));
   write_manifest(str(folder, "/", kManifestFile), about);
   commit_point("manifest written");
   write_file_atomically(str(folder, "/", kDcpMetadataFile), metadata);

@@ -382,6 +382,7 @@ void make_single_file(const std::string& directory, const SaveJob& job, const st
   const std::string name = fs::path(target).filename().string();
   const std::string made = str(directory, "/", name);
   Manifest manifest = read_manifest(str(directory, "/", kManifestFile));
+  manifest.ranks = RankStates(manifest.ranks.all());  // the directory does not stay
   {
     const DcpDirectory saved(directory);
     TorchFileWriter writer(made);

@@ -174,9 +174,12 @@ class DcpFileWriter {
 // Every defect is one CheckpointError that names the directory, the file and the tensor.
 class DcpDirectory : public TensorSource {
  public:
-  // Throws for metadata that are missing or wrong, and for files of data that are missing or too
-  // short for what the metadata put there.
-  explicit DcpDirectory(const std::string& directory);
+  // Whether the files of data are looked at when the directory is opened. Where somebody has done
+  // so already, all of them by all ranks would be a million at a thousand ranks.
+  enum class Files { checked, known };
+  // Throws for metadata that are missing or wrong, and, unless they are known to be well, for files
+  // of data that are missing or too short for what the metadata put there.
+  explicit DcpDirectory(const std::string& directory, Files files = Files::checked);
 
   std::vector<std::string> names() const override { return names_in(tensors_); }
   // Throws for a tensor of a kind that floe does not read (complex, say).
@@ -187,7 +190,7 @@ class DcpDirectory : public TensorSource {
 
   const std::string& directory() const { return directory_; }
   const DcpMetadata& metadata() const { return metadata_; }
-  // Bytes of each of metadata().files.
+  // Bytes of each of metadata().files; nothing where these were known.
   const std::vector<std::int64_t>& file_bytes() const { return file_bytes_; }
 
   // What is no tensor: a number, a text, a list of them. Throws when there is no such object.
@@ -208,6 +211,8 @@ class DcpDirectory : public TensorSource {
                      std::span<std::byte> out) const;
   const TensorInfo& stored_tensor(const TorchFile& item, const TensorInfo& tensor,
                                   const DcpChunk& chunk) const;
+
+  void check_files();
 
   std::string directory_;
   DcpMetadata metadata_;

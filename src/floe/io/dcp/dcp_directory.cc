@@ -17,8 +17,14 @@ constexpr std::int64_t kReadBytes = std::int64_t{1} << 24;
 
 }  // namespace
 
-DcpDirectory::DcpDirectory(const std::string& directory)
+DcpDirectory::DcpDirectory(const std::string& directory, Files files)
     : directory_(directory), metadata_(read_dcp_metadata(directory)) {
+  if (files == Files::checked) check_files();
+  for (const auto& [name, tensor] : metadata_.tensors)
+    if (tensor.dtype) tensors_[name] = {name, tensor.shape, *tensor.dtype, {}};
+}
+
+void DcpDirectory::check_files() {
   for (const std::string& file : metadata_.files) {
     const fs::path path = fs::path(directory_) / file;
     std::error_code error;
@@ -38,10 +44,8 @@ DcpDirectory::DcpDirectory(const std::string& directory)
                                 bytes, ": it is cut off; copy it again"));
   };
   for (const auto& [name, place] : metadata_.objects) check(name, place);
-  for (const auto& [name, tensor] : metadata_.tensors) {
+  for (const auto& [name, tensor] : metadata_.tensors)
     for (const DcpChunk& chunk : tensor.chunks) check(name, chunk.place);
-    if (tensor.dtype) tensors_[name] = {name, tensor.shape, *tensor.dtype, {}};
-  }
 }
 
 const TensorInfo* DcpDirectory::find(const std::string& name) const {

@@ -22,6 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+thread_local FileCounts own_counts;
+
 void check(const std::error_code& error, const char* what, const std::string& path) {
   require(!error, "cannot ", what, " '", path, "': ", error.message());
 }
@@ -85,6 +87,7 @@ File::File(std::string path) : path_(std::move(path)) {
     throw DataError(str("'", path_, "' is not a regular file: name a file"));
   }
   size_ = status.st_size;
+  ++own_counts.opened;
 }
 
 File::~File() { ::close(fd_); }
@@ -100,8 +103,11 @@ void File::read_at(std::int64_t offset, std::span<std::byte> out) const {
                        offset + static_cast<std::int64_t>(out.size()),
                        ": it is cut off or was changed while it was read; copy it again");
     done += static_cast<std::size_t>(got);
+    own_counts.bytes += got;
   }
 }
+
+FileCounts file_counts() { return own_counts; }
 
 bool path_exists(const std::string& path) {
   std::error_code ignored;

@@ -42,6 +42,12 @@ class File {
   std::int64_t size_ = 0;
 };
 
+// What this thread has read through File so far: for those who count what a load costs.
+struct FileCounts {
+  std::int64_t opened = 0, bytes = 0;
+};
+FileCounts file_counts();
+
 // The whole file as text; throws DataError when it is larger than `most_bytes`.
 std::string read_text(const std::string& path, std::int64_t most_bytes);
 

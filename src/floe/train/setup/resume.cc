@@ -19,11 +19,6 @@ namespace floe::train {
 
 namespace {
 
-bool is_whole(const std::vector<nlohmann::json>& ranks) {
-  return !ranks.empty() && std::none_of(ranks.begin(), ranks.end(),
-                                        [](const nlohmann::json& rank) { return rank.is_null(); });
-}
-
 // Whether the checkpoint was saved by a run that had begun its data anew.
 bool was_restarted(const nlohmann::json& shared) {
   const auto said = [](const nlohmann::json& block, const char* key) {
@@ -46,7 +41,7 @@ std::optional<checkpoint::Manifest> older_position(const std::string& folder,
     if (!std::filesystem::exists(file, ignored)) continue;
     try {
       checkpoint::Manifest manifest = checkpoint::read_manifest(file);
-      if (is_whole(manifest.ranks) && manifest.shared.value("attempts", manifest.step) <= attempts)
+      if (manifest.ranks.is_whole() && manifest.shared.value("attempts", manifest.step) <= attempts)
         return manifest;
     } catch (const Error& error) {
       log::warn("data: no position is taken from '", folder, "/", name, "': ", error.what());
@@ -58,7 +53,7 @@ std::optional<checkpoint::Manifest> older_position(const std::string& folder,
 DataPosition where_saved(const checkpoint::Restored& restored, const RunConfig& config) {
   const std::int64_t batches_per_step = config.train.gradient_accumulation;
   const std::string run_folder = config.run.folder();
-  if (restored.ranks.empty() || is_whole(restored.ranks)) return {restored.ranks, 0, false};
+  if (restored.ranks.is_whole()) return {restored.ranks, 0, false};
   const std::int64_t attempts = restored.shared.value("attempts", restored.step);
   DataPosition position{{}, attempts * batches_per_step, false};
   std::string from = "the beginning";
@@ -89,12 +84,15 @@ std::unique_ptr<data::Loader> open_loader(const DataPosition& position, const Da
                                           const data::LoaderContext& context,
                                           shard::Engine& engine) {
   if (position.ranks.empty()) return std::make_unique<data::Loader>(config, context);
-  if (!position.restarts_if_other)
-    return std::make_unique<data::Loader>(config, context, position.ranks);
+  const data::SavedRanks saved{
+      position.ranks.size(),
+      [&](std::int64_t rank) { return position.ranks.of(static_cast<int>(rank)); },
+      [&] { return position.ranks.all(); }};
+  if (!position.restarts_if_other) return std::make_unique<data::Loader>(config, context, saved);
   std::unique_ptr<data::Loader> loader;
   std::string other;
   try {
-    loader = std::make_unique<data::Loader>(config, context, position.ranks);
+    loader = std::make_unique<data::Loader>(config, context, saved);
   } catch (const data::OtherData& error) {
     other = error.what();
   }

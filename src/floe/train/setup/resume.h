@@ -15,8 +15,8 @@
 namespace floe::train {
 
 struct DataPosition {
-  std::vector<nlohmann::json> ranks;  // loader states; empty: the beginning of the data
-  std::int64_t batches_behind = 0;    // that are to be read and left out from there
+  checkpoint::RankStates ranks;     // of loaders; empty: the beginning of the data
+  std::int64_t batches_behind = 0;  // that are to be read and left out from there
   // With run.resume_data: restart, of a checkpoint that was saved after such a restart: its data
   // goes on, unless it is another once more.
   bool restarts_if_other = false;

@@ -103,7 +103,7 @@ void resolve_inputs(RunConfig& config, const config::Value& values) {
   config.run.dir = std::filesystem::absolute(config.run.dir).lexically_normal().string();
 }
 
-void require_inputs(const config::Loaded<RunConfig>& loaded, int num_ranks) {
+void require_inputs(const config::Loaded<RunConfig>& loaded, int num_ranks, int own_rank) {
   RunConfig config = loaded.config;
   for (const Input& input : inputs_of(config)) {
     // Where a run began is not asked for again once it has checkpoints of its own.
@@ -121,7 +121,7 @@ void require_inputs(const config::Loaded<RunConfig>& loaded, int num_ranks) {
                             config::not_found(*missing, file_of(input.key, loaded.values)),
                             "; mend the path"));
     if (input.kind == Input::Kind::batches)
-      data::require_file_per_rank(*input.text, input.key, num_ranks);
+      data::require_file_per_rank(*input.text, input.key, num_ranks, own_rank);
   }
 }
 
@@ -230,8 +230,7 @@ checkpoint::ForeignNames foreign_names(models::LanguageModel& model) {
 // Collective: what the files of frozen weights hold. Rank 0 alone reads them; on a shared file
 // system the others would only be in its way.
 std::string digest_of(const std::string& path, comm::World& world) {
-  static int number = 0;  // the name of an exchange is used once
-  checkpoint::StoreExchange ranks(world, str("frozen/", number++));
+  checkpoint::StoreExchange ranks(world, "frozen", world.count("frozen"));
   return ranks.broadcast(world.rank() == 0 ? checkpoint::weights_digest(*open_tensors(path)) : "",
                          str("the digest of '", path, "'"));
 }
@@ -286,7 +285,7 @@ checkpoint::CheckpointerOptions checkpointer_options(const RunConfig& config,
 
 models::BuiltModel build_run_model(const config::Loaded<RunConfig>& loaded,
                                    const comm::World& world) {
-  require_inputs(loaded, world.size());
+  require_inputs(loaded, world.size(), world.rank());
   models::BuiltModel built = models::build_model(loaded.config.model, loaded.config.run.seed);
   // The samples of every source have labels that the token before predicts.
   for (const data::DataSource* source : data::sources_of(loaded.config.data))
@@ -304,9 +303,9 @@ void check_weights(const RunConfig& config, const comm::World& world) {
   const std::string manifest = checkpoint::manifest_path(path);
   std::error_code ignored;
   if (path.empty() || config.model.skip_init || !std::filesystem::exists(manifest, ignored)) return;
-  const auto ranges = checkpoint::ranges_of(path, checkpoint::read_manifest(manifest));
+  const checkpoint::Manifest about = checkpoint::read_manifest(manifest);
   try {
-    checkpoint::verify(path, ranges, world.rank(), world.size());
+    checkpoint::verify(path, about, world.rank(), world.size());
   } catch (const CheckpointError& error) {
     throw CheckpointError(str("model.weights: ", error.what(), "; name another checkpoint"));
   }

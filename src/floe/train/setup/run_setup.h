@@ -23,7 +23,7 @@ void resolve_inputs(RunConfig& config, const config::Value& values);
 
 // Throws ConfigError with the first input that was not found, and the places where it was looked
 // for; and for what so many ranks cannot read (one file of prepared batches).
-void require_inputs(const config::Loaded<RunConfig>& loaded, int num_ranks);
+void require_inputs(const config::Loaded<RunConfig>& loaded, int num_ranks, int own_rank);
 
 // Collective: rank 0 reads the frozen weights' files for their digests.
 checkpoint::CheckpointerOptions checkpointer_options(const RunConfig& config,
