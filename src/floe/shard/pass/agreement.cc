@@ -171,11 +171,22 @@ void compare_plans(const std::vector<std::string>& lines, comm::World& world) {
 
   const std::string prefix = next_prefix();
   world.publish(str(prefix, world.rank()), join(lines, "\n"));
-  std::string difference;
-  for (int other = 0; other < world.size() && difference.empty(); ++other) {
-    if (other == world.rank()) continue;
-    if (const auto text = world.lookup(str(prefix, other), kReportWait))
-      difference = first_difference(lines, split_lines(*text), world.rank(), other);
+  const auto difference_from = [&](const std::string& other) -> std::string {
+    if (other == std::to_string(world.rank())) return "";
+    const auto text = world.lookup(prefix + other, kReportWait);
+    return text ? first_difference(lines, split_lines(*text), world.rank(), std::stoi(other)) : "";
+  };
+  // Rank 0 finds one that differs, so that the others compare with that one, or with rank 0: a
+  // thousand ranks that read a thousand plans would take hours.
+  std::string other = "0", difference;
+  if (world.rank() == 0) {
+    for (int rank = 1; rank < world.size() && difference.empty(); ++rank)
+      difference = difference_from(other = std::to_string(rank));
+    world.publish(prefix + "other", other);
+  } else {
+    other = world.lookup(prefix + "other", world.timeout()).value_or(other);
+    difference = difference_from(other);
+    if (difference.empty()) difference = difference_from("0");
   }
   if (difference.empty()) difference = "no rank that differs has answered";
   // Nobody leaves before everybody has read: rank 0 may hold the store.
