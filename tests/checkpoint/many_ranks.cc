@@ -54,10 +54,10 @@ using nlohmann::json;
 
 constexpr std::chrono::milliseconds kLong = 600s;
 constexpr int kExchanges = 10;
-// AdamW's state is as many chunks again, twice. A thousand ranks on this machine save without it, or
-// they would be at the index of the checkpoint for a quarter of an hour.
+constexpr int kAtOnce = 128;  // ranks that may read the index of a checkpoint together
+// AdamW's state is as many chunks again, twice. A thousand ranks on one machine save without it, or
+// they would be busy with the index of the checkpoint for a quarter of an hour.
 bool with_moments = true;
-constexpr int kAtOnce = 128;  // ranks that may read the index of a checkpoint at the same time
 constexpr std::int64_t kStep = 7;
 constexpr std::size_t kStateBytes = 40'000;  // of a rank's loader
 

@@ -182,7 +182,7 @@ Manifest read_manifest(const std::string& path) {
 }
 
 std::vector<CheckedRange> checked_ranges(const std::string& file, std::string_view bytes) {
-  constexpr std::size_t kRange = 1 << 20;
+  constexpr std::size_t kRange = 128 << 10;
   std::vector<CheckedRange> ranges;
   std::size_t at = 0;
   do {
