@@ -37,10 +37,12 @@ def check_resume(parts, ranks, saved_by):
     part = parts["resume", ranks]
     sizes, opened, read = part["sizes"], part["files_opened"], part["bytes_read"]
     assert part["wrong_ranks"] == 0 and part["saved_by"] == saved_by
-    # To check a part of all files, and to load its own: what lies in as many files as it has shares of, and one at each
-    # end. Beside them .metadata, floe.json where it is read, and the states.
-    share = -(-saved_by // ranks)
-    assert opened["most"] <= 6 * (share + 2) + 6, part
+    # Of the ranks that saved: whose files lie in its equal part of all bytes, which it checks, and whose slices it loads;
+    # and one at each end. A checked rank has two files, of which one is read twice. Beside them .metadata, floe.json
+    # where it is read, and the states.
+    per_rank = (sizes["all files"] - sizes["floe_ranks.json"]) / saved_by
+    checked, loaded = -(-sizes["all files"] / ranks // per_rank), -(-saved_by // ranks)
+    assert opened["most"] <= 4 * (checked + 2) + 3 * (loaded + 2) + 6, part
     # All bytes are checked once, by all ranks together, and loaded once; an item is checked whole where it begins, and
     # of those that it loads a rank reads where in them the elements lie.
     index = sizes[".metadata"] + 4 * sizes["floe.json"]
