@@ -44,7 +44,9 @@ GroupPtr make_nccl_group(std::string name, const c10::intrusive_ptr<c10d::Store>
 
 // One process that acts as rank r of W, for planning, memory tests and measuring one rank of many
 // on one device. Collectives copy as many bytes as real ones would deliver, and behave as if every
-// other rank held the same data as this one.
-GroupPtr make_fake_group(std::string name, int rank, int size);
+// other rank held the same data as this one; with a listener nothing is copied. `stride`: between
+// its ranks.
+GroupPtr make_fake_group(std::string name, int rank, int size, int stride = 1,
+                         FakeListener listener = nullptr);
 
 }  // namespace floe::comm

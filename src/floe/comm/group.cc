@@ -94,10 +94,12 @@ namespace {
 
 class FakeGroup final : public Group {
  public:
-  FakeGroup(std::string name, int rank, int size) : Group(std::move(name), rank, size) {}
+  FakeGroup(std::string name, int rank, int size, int stride, FakeListener listener)
+      : Group(std::move(name), rank, size), stride_(stride), listener_(std::move(listener)) {}
 
  protected:
   Work do_all_gather(at::Tensor output, at::Tensor input, const std::string&) override {
+    if (tells(FakeCollective::Kind::all_gather, output)) return {};
     at::Tensor slices = output.view({size(), input.numel()});
     const at::Tensor own = input.view({input.numel()});
     for (int peer = 0; peer < size(); ++peer)
@@ -106,21 +108,36 @@ class FakeGroup final : public Group {
   }
   Work do_reduce_scatter(at::Tensor output, at::Tensor input, Reduce reduce,
                          const std::string&) override {
+    if (tells(FakeCollective::Kind::reduce_scatter, input)) return {};
     output.view({-1}).copy_(input.view({size(), output.numel()})[rank()]);
     if (reduce == Reduce::sum) output.mul_(size());
     return {};
   }
   Work do_all_reduce(at::Tensor tensor, Reduce reduce, const std::string&) override {
+    if (tells(FakeCollective::Kind::all_reduce, tensor)) return {};
     if (reduce == Reduce::sum) tensor.mul_(size());
     return {};
   }
-  Work do_broadcast(at::Tensor, int, const std::string&) override { return {}; }
+  Work do_broadcast(at::Tensor tensor, int, const std::string&) override {
+    tells(FakeCollective::Kind::broadcast, tensor);
+    return {};
+  }
+
+ private:
+  bool tells(FakeCollective::Kind kind, const at::Tensor& whole) const {
+    if (!listener_) return false;
+    listener_({kind, static_cast<std::int64_t>(whole.nbytes()), size(), stride_});
+    return true;
+  }
+
+  int stride_;
+  FakeListener listener_;
 };
 
 }  // namespace
 
-GroupPtr make_fake_group(std::string name, int rank, int size) {
-  return std::make_shared<FakeGroup>(std::move(name), rank, size);
+GroupPtr make_fake_group(std::string name, int rank, int size, int stride, FakeListener listener) {
+  return std::make_shared<FakeGroup>(std::move(name), rank, size, stride, std::move(listener));
 }
 
 }  // namespace floe::comm

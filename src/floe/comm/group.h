@@ -127,4 +127,15 @@ class Group {
 
 using GroupPtr = std::shared_ptr<Group>;
 
+// What a fake group (see make_fake_group) was asked to do.
+struct FakeCollective {
+  enum class Kind { all_gather, reduce_scatter, all_reduce, broadcast };
+  Kind kind = Kind::all_gather;
+  std::int64_t bytes = 0;  // of the whole tensor, as Traffic counts them
+  int size = 1;            // ranks of the group
+  int stride = 1;          // from one of them to the next, in the order of the ranks
+};
+// Told of each, when it is issued.
+using FakeListener = std::function<void(const FakeCollective&)>;
+
 }  // namespace floe::comm

@@ -48,7 +48,7 @@ thread_local bool asks_itself = false;
 // Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's
 // convolutions would round their inputs to tf32 otherwise.
 void use_device(const c10::Device& device) {
-  if (device.is_cpu()) return;
+  if (device.is_cpu() || device.is_meta()) return;
   at::globalContext().lazyInitDevice(device.type());  // its allocator can be asked from now on
   if (device.has_index()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   at::globalContext().setAllowTF32CuDNN(false);
@@ -108,6 +108,7 @@ struct World::State {
   std::shared_ptr<control::ControlPlane> control;
   StorePtr store;  // what the groups see of it
   GroupPtr group;
+  FakeListener listener;  // of a fake world
   std::map<int, Mesh> meshes;
   int num_compared = 0;
   std::mutex counted_mutex;
@@ -315,7 +316,8 @@ struct World::State {
     const auto size = static_cast<int>(ranks.size());
     const auto rank =
         static_cast<int>(std::find(ranks.begin(), ranks.end(), place.rank) - ranks.begin());
-    if (backend == Backend::fake) return make_fake_group(name, rank, size);
+    if (backend == Backend::fake)
+      return make_fake_group(name, rank, size, size > 1 ? ranks[1] - ranks[0] : 1, listener);
     if (size == 1) return make_fake_group(name, 0, 1);  // alone: nothing to exchange
     const auto keys = c10::make_intrusive<c10d::PrefixStore>("group/" + name, store);
     if (backend == Backend::nccl) return make_nccl_group(name, keys, rank, size, timeout, device);
@@ -412,11 +414,12 @@ std::shared_ptr<World> World::join() {
   return join(options);
 }
 
-std::shared_ptr<World> World::fake(int rank, int size, c10::Device device) {
+std::shared_ptr<World> World::fake(int rank, int size, c10::Device device, FakeListener listener) {
   require<ConfigError>(size >= 1 && rank >= 0 && rank < size, "rank ", rank,
                        " does not fit a world of ", size, " ranks");
   auto state = std::make_unique<State>();
   state->backend = Backend::fake;
+  state->listener = std::move(listener);
   state->device = device;
   use_device(device);
   state->place.rank = rank;

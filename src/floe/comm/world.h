@@ -67,7 +67,8 @@ class World {
   // From the environment that a launcher left (see find_rendezvous).
   static std::shared_ptr<World> join();
   // One process that acts as rank `rank` of `size` (see make_fake_group).
-  static std::shared_ptr<World> fake(int rank, int size, c10::Device device = c10::kCPU);
+  static std::shared_ptr<World> fake(int rank, int size, c10::Device device = c10::kCPU,
+                                     FakeListener listener = nullptr);
   // A rank that has met the others over this control plane and shares a store with them, but no
   // collectives: a thousand of them are threads of one process.
   static std::shared_ptr<World> without_collectives(std::shared_ptr<control::ControlPlane> plane,

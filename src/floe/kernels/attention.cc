@@ -4,13 +4,13 @@
 #include <ATen/ops/empty_like.h>
 
 #include "floe/kernels/kernels.h"
+#include "floe/kernels/rehearsal.h"
 #ifdef FLOE_CUDA
 #include "floe/kernels/on_device.h"
 #endif
 
 namespace floe::kernels {
 
-#ifdef FLOE_CUDA
 namespace {
 
 bool lies_well(const at::Tensor& heads) {
@@ -18,6 +18,31 @@ bool lies_well(const at::Tensor& heads) {
          heads.stride(1) % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(heads.const_data_ptr()) % 16 == 0;
 }
+
+}  // namespace
+
+bool attention_has(at::ScalarType dtype, std::int64_t dim, at::Device device) {
+  if (!are_allowed() || (dtype != at::kBFloat16 && dtype != at::kHalf)) return false;
+  if (is_rehearsed(device)) return dim == 64 || dim == 80 || dim == 96 || dim == 128;
+#ifdef FLOE_CUDA
+  return device.is_cuda() &&
+         attention_runs(dim, device.has_index() ? device.index() : c10::cuda::current_device());
+#else
+  return false;
+#endif
+}
+
+bool attention_fits(const Qkv& qkv, std::int64_t spans) {
+  const auto& [q, k, v] = qkv;
+  const auto dtype = q.scalar_type();
+  constexpr std::int64_t kMostSpans = 65535;  // a grid has no more blocks in this direction
+  return attention_has(dtype, q.size(2), q.device()) && k.scalar_type() == dtype &&
+         v.scalar_type() == dtype && lies_well(q) && lies_well(k) && lies_well(v) &&
+         q.size(1) % k.size(1) == 0 && spans <= kMostSpans;
+}
+
+#ifdef FLOE_CUDA
+namespace {
 
 HeadsOf heads_of(const at::Tensor& heads) {
   // The kernels write only to what they are to write.
@@ -41,21 +66,8 @@ AttentionShape shape_of(const Qkv& qkv, const AttentionRule& rule) {
 
 }  // namespace
 
-bool attention_has(at::ScalarType dtype, std::int64_t dim, at::Device device) {
-  return are_allowed() && device.is_cuda() && (dtype == at::kBFloat16 || dtype == at::kHalf) &&
-         attention_runs(dim, device.has_index() ? device.index() : c10::cuda::current_device());
-}
-
-bool attention_fits(const Qkv& qkv, std::int64_t spans) {
-  const auto& [q, k, v] = qkv;
-  const auto dtype = q.scalar_type();
-  constexpr std::int64_t kMostSpans = 65535;  // a grid has no more blocks in this direction
-  return attention_has(dtype, q.size(2), q.device()) && k.scalar_type() == dtype &&
-         v.scalar_type() == dtype && lies_well(q) && lies_well(k) && lies_well(v) &&
-         q.size(1) % k.size(1) == 0 && spans <= kMostSpans;
-}
-
 Attended attention(const Qkv& qkv, const AttentionRule& rule) {
+  if (qkv.q.is_meta()) return rehearsed::attention(qkv, rule);
   const at::Tensor& q = qkv.q;
   Attended result{at::empty(q.sizes(), q.options()),
                   at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
@@ -66,6 +78,7 @@ Attended attention(const Qkv& qkv, const AttentionRule& rule) {
 
 void attention_backward(const Qkv& qkv, const AttentionRule& rule, const Attended& attended,
                         const at::Tensor& grad, const Qkv& grads) {
+  if (qkv.q.is_meta()) return rehearsed::attention_backward(qkv, rule);
   const at::Tensor delta = at::empty_like(attended.logsumexp);
   launch_attention_backward(type_of(qkv.q), shape_of(qkv, rule), heads_of(qkv.q), heads_of(qkv.k),
                             heads_of(qkv.v), heads_of(attended.mixed), heads_of(grad),
@@ -76,12 +89,14 @@ void attention_backward(const Qkv& qkv, const AttentionRule& rule, const Attende
 
 #else
 
-bool attention_has(at::ScalarType, std::int64_t, at::Device) { return false; }
-bool attention_fits(const Qkv&, std::int64_t) { return false; }
-Attended attention(const Qkv&, const AttentionRule&) { missing(); }
-void attention_backward(const Qkv&, const AttentionRule&, const Attended&, const at::Tensor&,
-                        const Qkv&) {
-  missing();
+Attended attention(const Qkv& qkv, const AttentionRule& rule) {
+  if (!is_rehearsed(qkv.q)) missing();
+  return rehearsed::attention(qkv, rule);
+}
+void attention_backward(const Qkv& qkv, const AttentionRule& rule, const Attended&,
+                        const at::Tensor&, const Qkv&) {
+  if (!is_rehearsed(qkv.q)) missing();
+  rehearsed::attention_backward(qkv, rule);
 }
 
 #endif

@@ -20,6 +20,7 @@
 
 #include "floe/core/str.h"
 #include "floe/kernels/kernels.h"
+#include "floe/kernels/rehearsal.h"
 
 namespace floe::kernels {
 namespace {
@@ -88,6 +89,7 @@ std::string why_no_fp8_products(at::Device device, at::ScalarType dtype) {
         "needs mixed_precision.param bf16 on a GPU, whose 8-bit products give nothing else, "
         "not ",
         c10::toString(dtype));
+  if (is_rehearsed(device)) return "";  // of a GPU that has them
 #ifdef FLOE_CUDA
   constexpr int kFirst = 89;
   const auto* properties = at::cuda::getDeviceProperties(device.index());
@@ -101,6 +103,7 @@ std::string why_no_fp8_products(at::Device device, at::ScalarType dtype) {
 
 CodedRows to_coded_rows(const at::Tensor& values, at::ScalarType dtype, const at::Tensor& factors) {
   const at::Tensor rows = values.contiguous();
+  if (is_rehearsed(rows)) return rehearsed::coded_rows(rows, dtype);
   if (!rows.is_cpu()) return coded_rows_on_cuda(rows, dtype, factors, CodedStep::none);
   at::Tensor floats = rows.to(at::kFloat);
   if (factors.defined()) floats = floats * factors;
@@ -110,6 +113,7 @@ CodedRows to_coded_rows(const at::Tensor& values, at::ScalarType dtype, const at
 
 CodedRows quick_gelu_to_coded_rows(const at::Tensor& x) {
   constexpr auto kDtype = at::kFloat8_e4m3fn;
+  if (is_rehearsed(x)) return rehearsed::coded_rows(x, kDtype);
   if (x.is_cpu()) return to_coded_rows(x * at::sigmoid(1.702 * x), kDtype, {});
   return coded_rows_on_cuda(x.contiguous(), kDtype, {}, CodedStep::quick_gelu);
 }
@@ -119,6 +123,10 @@ GeluRows gelu_to_coded_rows(const at::Tensor& x, bool with_slopes) {
   const at::Tensor rows = x.contiguous();
   GeluRows result;
   if (with_slopes) result.slopes = at::empty(rows.sizes(), rows.options().dtype(at::kByte));
+  if (is_rehearsed(x)) {
+    result.rows = rehearsed::coded_rows(rows, kDtype);
+    return result;
+  }
   if (!x.is_cpu()) {
     result.rows = coded_rows_on_cuda(rows, kDtype, {}, CodedStep::gelu, result.slopes);
     return result;
@@ -136,6 +144,7 @@ CodedRows gelu_slopes_to_coded_rows(const at::Tensor& grad, const at::Tensor& sl
                                     const at::Tensor& factors) {
   constexpr auto kDtype = at::kFloat8_e4m3fn;
   const at::Tensor rows = grad.contiguous();
+  if (is_rehearsed(rows)) return rehearsed::coded_rows(rows, kDtype);
   if (!grad.is_cpu())
     return coded_rows_on_cuda(rows, kDtype, factors, CodedStep::gelu_slopes, slopes);
   const at::Tensor steep = (slopes.to(at::kFloat) - kSlopeZero) / kSlopeSteps;
@@ -144,6 +153,7 @@ CodedRows gelu_slopes_to_coded_rows(const at::Tensor& grad, const at::Tensor& sl
 
 at::Tensor product(const CodedRows& rows, const at::Tensor& codes, const at::Tensor& scales,
                    const at::Tensor& bias, at::ScalarType dtype) {
+  if (is_rehearsed(rows.codes)) return rehearsed::product(rows, codes, dtype);
   if (rows.codes.is_cpu()) return product_on_cpu(rows, codes, scales, bias, dtype);
   const std::int64_t columns = codes.size(0);
   const auto floats = rows.scales.options();
@@ -157,6 +167,7 @@ at::Tensor product(const CodedRows& rows, const at::Tensor& codes, const at::Ten
 
 void separate(const EightBitSlices& layout, const at::Tensor& slices, const at::Tensor& codes,
               const at::Tensor& scales) {
+  if (is_rehearsed(slices)) return rehearsed::separate(slices, codes);
   constexpr std::int64_t kWord = sizeof(std::int64_t);
   // A word at a time: slices and their codes are multiples of 128 bytes.
   codes.view({layout.num_slices, layout.slice_numel})
@@ -171,6 +182,7 @@ void separate(const EightBitSlices& layout, const at::Tensor& slices, const at::
 }
 
 void transpose_bytes(const at::Tensor& matrix, const at::Tensor& out) {
+  if (is_rehearsed(matrix)) return rehearsed::transpose_bytes(matrix);
   if (matrix.is_cpu())
     out.copy_(matrix.t());
   else

@@ -10,6 +10,7 @@
 #include <atomic>
 
 #include "floe/core/error.h"
+#include "floe/kernels/rehearsal.h"
 
 #ifdef FLOE_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -31,6 +32,42 @@ std::atomic<bool> allowed{true};  // read by autograd's threads too
 void allow(bool on) { allowed = on; }
 bool are_allowed() { return allowed; }
 
+namespace {
+
+// Of a GPU that has the kernels, or rehearsed as such.
+bool on_gpu(const at::Tensor& tensor) {
+#ifdef FLOE_CUDA
+  if (tensor.is_cuda()) return true;
+#endif
+  return is_rehearsed(tensor);
+}
+
+}  // namespace
+
+bool usable(std::initializer_list<at::Tensor> tensors) {
+  if (!allowed) return false;
+  const at::Tensor* first = nullptr;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (!first) {
+      first = &tensor;
+      const auto dtype = tensor.scalar_type();
+      if (!on_gpu(tensor) || (dtype != at::kFloat && dtype != at::kHalf && dtype != at::kBFloat16))
+        return false;
+    }
+    const bool aligned = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+    if (tensor.device() != first->device() || tensor.scalar_type() != first->scalar_type() ||
+        !tensor.is_contiguous() || (!aligned && tensor.numel() > 1))
+      return false;
+  }
+  return first && !at::autocast::is_autocast_enabled(at::kCUDA);
+}
+
+bool norm_fits(const at::Tensor& x) {
+  const std::int64_t dim = x.size(-1), pack = 16 / static_cast<std::int64_t>(x.element_size());
+  return dim > 0 && dim % pack == 0 && dim / pack <= 4096;
+}
+
 #ifdef FLOE_CUDA
 namespace {
 
@@ -51,37 +88,19 @@ NormShape norm_shape(const at::Tensor& x, double eps, bool centred) {
 
 }  // namespace
 
-bool usable(std::initializer_list<at::Tensor> tensors) {
-  if (!allowed) return false;
-  const at::Tensor* first = nullptr;
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    if (!first) {
-      first = &tensor;
-      const auto dtype = tensor.scalar_type();
-      if (!tensor.is_cuda() ||
-          (dtype != at::kFloat && dtype != at::kHalf && dtype != at::kBFloat16))
-        return false;
-    }
-    const bool aligned = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
-    if (tensor.device() != first->device() || tensor.scalar_type() != first->scalar_type() ||
-        !tensor.is_contiguous() || (!aligned && tensor.numel() > 1))
-      return false;
-  }
-  return first && !at::autocast::is_autocast_enabled(at::kCUDA);
-}
-
 bool is_hopper(const at::Device& device) {
   return device.is_cuda() && at::cuda::getDeviceProperties(device.index())->major == 9;
 }
 
 at::Tensor quick_gelu(const at::Tensor& x) {
+  if (x.is_meta()) return rehearsed::quick_gelu(x);
   at::Tensor y = at::empty_like(x);
   if (x.numel() > 0) launch_quick_gelu(type_of(x), read(x), write(y), x.numel(), OnDevice(x));
   return y;
 }
 
 at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& u) {
+  if (u.is_meta()) return rehearsed::gelu_backward(grad, u);
   at::Tensor input_grad = at::empty_like(u);
   if (u.numel() > 0)
     launch_gelu_backward(type_of(u), read(grad), read(u), write(input_grad), u.numel(),
@@ -90,6 +109,7 @@ at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& u) {
 }
 
 at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& up) {
+  if (gate.is_meta()) return rehearsed::gated_silu(gate, up);
   at::Tensor out = at::empty_like(gate);
   if (gate.numel() > 0)
     launch_gated_silu(type_of(gate), read(gate), read(up), write(out), gate.numel(),
@@ -100,6 +120,7 @@ at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& up) {
 std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& grad,
                                                       const at::Tensor& gate,
                                                       const at::Tensor& up) {
+  if (gate.is_meta()) return rehearsed::gated_silu_backward(grad, gate, up);
   at::Tensor gate_grad = at::empty_like(gate), up_grad = at::empty_like(up);
   if (gate.numel() > 0)
     launch_gated_silu_backward(type_of(gate), read(grad), read(gate), read(up), write(gate_grad),
@@ -108,6 +129,7 @@ std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& grad,
 }
 
 at::Tensor gated_gelu(const at::Tensor& u, const at::Tensor& gate) {
+  if (u.is_meta()) return rehearsed::gated_gelu(u, gate);
   at::Tensor out = at::empty_like(u);
   if (u.numel() > 0)
     launch_gated_gelu(type_of(u), read(u), read(gate), write(out), u.numel(), OnDevice(u));
@@ -116,6 +138,7 @@ at::Tensor gated_gelu(const at::Tensor& u, const at::Tensor& gate) {
 
 GatedGeluGrad gated_gelu_backward_(const at::Tensor& grad, const at::Tensor& u,
                                    const at::Tensor& gate) {
+  if (u.is_meta()) return rehearsed::gated_gelu_backward_(grad, u);
   GatedGeluGrad result{at::empty_like(u), {}};
   const at::Tensor partial_sums = at::empty({kPartials}, u.options().dtype(at::kFloat));
   launch_gated_gelu_backward(type_of(u), read(grad), read(u), read(gate), write(grad),
@@ -124,13 +147,9 @@ GatedGeluGrad gated_gelu_backward_(const at::Tensor& grad, const at::Tensor& u,
   return result;
 }
 
-bool norm_fits(const at::Tensor& x) {
-  const std::int64_t dim = x.size(-1), pack = 16 / static_cast<std::int64_t>(x.element_size());
-  return dim > 0 && dim % pack == 0 && dim / pack <= 4096;
-}
-
 Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight,
                   const at::Tensor& bias, const at::Tensor& sum_bias, const NormOptions& options) {
+  if (x.is_meta()) return rehearsed::layer_norm(x, added, options);
   const NormShape shape = norm_shape(x, options.eps, options.centred);
   Normed result;
   result.out = at::empty_like(x);
@@ -156,6 +175,9 @@ NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const
                               const at::Tensor& rstd, const at::Tensor& weight,
                               const at::Tensor& added, bool want_input, bool want_weights) {
   const bool centred = mean.defined();
+  if (x.is_meta())
+    return rehearsed::layer_norm_backward(grad, x, weight, added, centred, want_input,
+                                          want_weights);
   const NormShape shape = norm_shape(x, 0, centred);
   NormGrads grads;
   if (want_input) {
@@ -178,12 +200,14 @@ NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const
 }
 
 void rotate_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
+  if (x.is_meta()) return rehearsed::rotate_(x, cos);
   const RotaryShape shape{x.size(0), x.size(1), cos.size(-1), x.stride(0), x.stride(1)};
   launch_rotary(type_of(x), shape, write(x), read(cos), read(sin), back, OnDevice(x));
 }
 
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
                     double scale, double z_loss, bool with_gradient, const RowLosses& out) {
+  if (logits.is_meta()) return rehearsed::cross_entropy_(logits, with_gradient);
   const LossShape shape{logits.size(0), logits.size(1), static_cast<float>(scale),
                         static_cast<float>(z_loss), with_gradient};
   launch_cross_entropy(type_of(logits), shape, write(logits),
@@ -192,33 +216,61 @@ void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, const a
 }
 
 #else
+namespace {
 
-bool usable(std::initializer_list<at::Tensor>) { return false; }
+void require_rehearsed(const at::Tensor& tensor) {
+  if (!is_rehearsed(tensor)) missing();
+}
+
+}  // namespace
+
 bool is_hopper(const at::Device&) { return false; }
-at::Tensor quick_gelu(const at::Tensor&) { missing(); }
-at::Tensor gated_silu(const at::Tensor&, const at::Tensor&) { missing(); }
-std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor&, const at::Tensor&,
-                                                      const at::Tensor&) {
-  missing();
+at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& up) {
+  require_rehearsed(gate);
+  return rehearsed::gated_silu(gate, up);
 }
-at::Tensor gated_gelu(const at::Tensor&, const at::Tensor&) { missing(); }
-GatedGeluGrad gated_gelu_backward_(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
-  missing();
+std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& grad,
+                                                      const at::Tensor& gate,
+                                                      const at::Tensor& up) {
+  require_rehearsed(gate);
+  return rehearsed::gated_silu_backward(grad, gate, up);
 }
-bool norm_fits(const at::Tensor&) { return false; }
-Normed layer_norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                  const at::Tensor&, const NormOptions&) {
-  missing();
+at::Tensor quick_gelu(const at::Tensor& x) {
+  require_rehearsed(x);
+  return rehearsed::quick_gelu(x);
 }
-NormGrads layer_norm_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                              const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, bool) {
-  missing();
+at::Tensor gated_gelu(const at::Tensor& u, const at::Tensor& gate) {
+  require_rehearsed(u);
+  return rehearsed::gated_gelu(u, gate);
 }
-at::Tensor gelu_backward(const at::Tensor&, const at::Tensor&) { missing(); }
-void rotate_(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) { missing(); }
-void cross_entropy_(const at::Tensor&, const at::Tensor&, const at::Tensor&, double, double, bool,
-                    const RowLosses&) {
-  missing();
+GatedGeluGrad gated_gelu_backward_(const at::Tensor& grad, const at::Tensor& u, const at::Tensor&) {
+  require_rehearsed(u);
+  return rehearsed::gated_gelu_backward_(grad, u);
+}
+Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor&,
+                  const at::Tensor&, const at::Tensor&, const NormOptions& options) {
+  require_rehearsed(x);
+  return rehearsed::layer_norm(x, added, options);
+}
+NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
+                              const at::Tensor&, const at::Tensor& weight, const at::Tensor& added,
+                              bool want_input, bool want_weights) {
+  require_rehearsed(x);
+  return rehearsed::layer_norm_backward(grad, x, weight, added, mean.defined(), want_input,
+                                        want_weights);
+}
+at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& u) {
+  require_rehearsed(u);
+  return rehearsed::gelu_backward(grad, u);
+}
+void rotate_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&, bool) {
+  require_rehearsed(x);
+  rehearsed::rotate_(x, cos);
+}
+void cross_entropy_(const at::Tensor& logits, const at::Tensor&, const at::Tensor&, double, double,
+                    bool with_gradient, const RowLosses&) {
+  require_rehearsed(logits);
+  rehearsed::cross_entropy_(logits, with_gradient);
 }
 
 #endif

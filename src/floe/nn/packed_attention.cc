@@ -9,6 +9,7 @@
 
 #include "floe/kernels/attention.h"
 #include "floe/kernels/kernels.h"
+#include "floe/kernels/rehearsal.h"
 #include "floe/nn/activations/kept_products.h"
 #include "floe/nn/attention.h"
 #include "floe/nn/boundary.h"
@@ -110,8 +111,9 @@ struct OwnAttention : torch::autograd::Function<OwnAttention> {
 
 bool flash_takes(const at::TensorOptions& options, std::int64_t dim, const PackedRule& rule) {
   const auto dtype = c10::typeMetaToScalarType(options.dtype());
-  return options.device().is_cuda() && (dtype == at::kBFloat16 || dtype == at::kHalf) &&
-         dim % 8 == 0 && dim <= 256 && !rule.slopes.defined();
+  const bool on_gpu = options.device().is_cuda() || kernels::is_rehearsed(options.device());
+  return on_gpu && (dtype == at::kBFloat16 || dtype == at::kHalf) && dim % 8 == 0 && dim <= 256 &&
+         !rule.slopes.defined();
 }
 
 // Measured on an H200 (bench_attention): of 256 keys the own kernel takes 0.60 ms where flash and

@@ -71,10 +71,12 @@ struct Autocast {
   bool caches = true;
 
   static Autocast current(at::DeviceType type) {
+    if (type == at::kMeta) return {};  // a rehearsal, which has none
     return {at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type),
             at::autocast::is_autocast_cache_enabled()};
   }
   void apply(at::DeviceType type) const {
+    if (type == at::kMeta) return;
     at::autocast::set_autocast_enabled(type, enabled);
     at::autocast::set_autocast_dtype(type, dtype);
     at::autocast::set_autocast_cache_enabled(caches);

@@ -8,6 +8,7 @@
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
+#include "floe/kernels/rehearsal.h"
 
 namespace floe::nn {
 namespace {
@@ -21,6 +22,10 @@ at::Tensor store_empty(std::int64_t numel, c10::ScalarType dtype, c10::Device de
   const auto bytes = static_cast<std::size_t>(numel) * c10::elementSize(dtype);
   const auto count = static_cast<std::int64_t>(bytes);
   if (bytes == 0) return at::empty({0}, at::TensorOptions().dtype(dtype));
+  if (device.is_meta()) {  // see Note [Rehearsal]
+    const kernels::RehearsedHostMemory in_host;
+    return at::empty({numel}, at::TensorOptions().dtype(dtype).device(device));
+  }
   if (!device.is_cpu()) {
     // Held by a second tensor, whose end is the end of the first one's use.
     at::Tensor pinned = at::empty({numel}, at::TensorOptions().dtype(dtype).pinned_memory(true));

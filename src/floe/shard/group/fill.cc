@@ -84,6 +84,7 @@ void store_rows(FlatGroup& group, const Piece& piece, std::int64_t first_row,
 }
 
 void fill_group(FlatGroup& group, const ShardOptions& options) {
+  if (group.slice().is_meta()) return;  // a rehearsal has no values
   const at::AutoGradMode grad_off(false);
   if (group.plan().eight_bit()) {
     group.slice().zero_();

@@ -19,9 +19,11 @@ namespace {
 // A one-dimensional tensor at the beginning of a storage that has a size but no memory.
 at::Tensor storage_without_memory(std::int64_t numel, c10::ScalarType dtype, std::int64_t bytes,
                                   c10::Device device) {
+  // On the meta device torch asks for storage that could grow, although it never does.
+  const bool meta = device.is_meta();
   c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
-                       at::DataPtr(nullptr, device),
-                       /*allocator=*/nullptr, /*resizable=*/false);
+                       at::DataPtr(nullptr, device), meta ? c10::GetAllocator(c10::kMeta) : nullptr,
+                       /*resizable=*/meta);
   return at::empty({0}, at::TensorOptions().dtype(dtype).device(device))
       .set_(std::move(storage), 0, {numel}, {1});
 }
