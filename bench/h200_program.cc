@@ -27,7 +27,8 @@ int run(const std::vector<std::string>& arguments) {
       {"steps", bench::measure_steps},
       {"curve", bench::train_curve},
       {"gradients", bench::repeat_gradients},
-      {"phases", bench::measure_phases}};
+      {"phases", bench::measure_phases},
+      {"plan", bench::plan_step}};
   const auto task = tasks.find(config.at("task"));
   require<ConfigError>(task != tasks.end(), "there is no task ", config.at("task").dump());
   std::cout << task->second(config).dump() << std::endl;

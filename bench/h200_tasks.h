@@ -15,4 +15,7 @@ nlohmann::json repeat_gradients(const nlohmann::json& config);
 // Two sets of parameters in turn: what a switch costs (h200_phases.py).
 nlohmann::json measure_phases(const nlohmann::json& config);
 
+// What the plan says of such steps, without a GPU (plan.py).
+nlohmann::json plan_step(const nlohmann::json& config);
+
 }  // namespace floe::bench

@@ -193,3 +193,107 @@ def test_phases_have_a_line_each(plan, tmp_path):
     assert resampler["holds"]["resting_state_bytes"] == gates["holds"]["resting_state_bytes"] == 0
     assert planned["holds"]["peak_bytes"] == max(phase["holds"]["peak_bytes"] for phase in planned["phases"])
     assert planned["peak_phase"] in ("resampler", "gates")
+
+
+STEP = ("--gpu", "h200", "--batch", "8x128")
+
+
+def test_a_step_on_a_machine_has_memory_and_time(plan):
+    text = plan(DEMO, "world=4", *STEP)
+    for part in ("Memory of a GPU in a step", "kept for backward", "Kept for backward, by unit", "layers.1 … 7",
+                 "Time of an update on h200", "matrix products", "tokens/s"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 100
+    report = json.loads(plan(DEMO, "world=4", *STEP, "--json"))
+    step = report["step"]
+    assert step["memory"]["peak_bytes"] > report["holds"]["between_steps_bytes"] + step["memory"]["kept_bytes"]
+    assert step["memory"]["needed_bytes"] > step["memory"]["peak_bytes"]
+    parts = ("products", "attention", "passes", "gaps", "exposed", "update")
+    assert abs(sum(step["time"][part] for part in parts) / step["time"]["seconds"] - 1) < 0.02
+    # Frozen layers below the first adapter are not differentiated: nothing is kept of an embedding.
+    assert "embed" not in step["memory"]["kept_by_unit"]
+    half = json.loads(plan(DEMO, "world=4", "--gpu", "h200", "--batch", "4x128", "--json"))["step"]
+    assert 1.9 < step["memory"]["kept_bytes"] / half["memory"]["kept_bytes"] < 2.1
+
+
+def test_a_slower_network_costs_time(plan):
+    def step(*more):
+        return json.loads(plan(DEMO, "--nodes", "8", "--gpus-per-node", "2", *STEP, *more, "--json"))["step"]
+
+    fast, slow = step("--inter", "400Gb/s"), step("--inter", "1Gb/s")
+    assert fast["num_nodes"] == slow["num_nodes"] == 8
+    assert slow["time"]["exposed"] > 2 * fast["time"]["exposed"]
+    assert slow["time"]["products"] == fast["time"]["products"]
+    assert slow["inter_bytes"] == fast["inter_bytes"] > 0
+
+
+def test_the_best_strategy_can_be_taken_as_it_is(plan, tmp_path):
+    best = json.loads(plan(DEMO, "world=16", *STEP, "--best", "--json"))["best"]
+    assert len(best) == 3 and best[0]["seconds"] <= 1.004 * min(choice["seconds"] for choice in best)
+    for choice in best:
+        (tmp_path / "best.yaml").write_text(choice["yaml"])
+        step = json.loads(plan(DEMO, str(tmp_path / "best.yaml"), "world=16", *STEP, "--json"))["step"]
+        assert step["time"]["seconds"] == choice["seconds"]
+        assert step["memory"]["needed_bytes"] == choice["needed_bytes"]
+    assert "strategy:" in plan(DEMO, "world=16", *STEP, "--best")
+    assert "Nothing fits" in plan(DEMO, "world=16", *STEP, "--best", "--memory", "1MiB")
+
+
+def test_worlds_are_a_table_and_a_page(plan, tmp_path):
+    page = tmp_path / "worlds.html"
+    text = plan(DEMO, *STEP, "--worlds", "8..64", "--html", str(page))
+    assert [line.split()[0] for line in text.splitlines()[2:6]] == ["8", "16", "32", "64"]
+    rows = json.loads(plan(DEMO, *STEP, "--worlds", "8,16,32,64", "--json"))["worlds"]
+    assert rows[0]["efficiency"] == 1 and rows[0]["inter_bytes"] == 0 < rows[1]["inter_bytes"]
+    html = page.read_text()
+    assert html.count("<svg") == 7 and "64 ranks" in html
+    assert "http:" not in html and "https:" not in html
+
+
+def test_as_many_batches_fit_as_worlds_says(plan, tmp_path):
+    small = tmp_path / "small.yaml"
+    small.write_text("{like: h200, memory: 2GiB}\n")
+    (row,) = json.loads(plan(DEMO, "--gpu", str(small), "--batch", "8x128", "--worlds", "8", "--json"))["worlds"]
+
+    def fits(times):
+        batch = f"{8 * times}x128"
+        return json.loads(plan(DEMO, "world=8", "--gpu", str(small), "--batch", batch, "--json"))["step"]["memory"]["fits"]
+
+    times = int(row["batch_factor"])
+    assert times > 2 and fits(times) and not fits(times + 2)
+
+
+def test_a_machine_of_ones_own(plan, floe, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("{like: h200, name: mine, bf16_tflops: 365, memory: 1MiB}\n")
+    step = json.loads(plan(DEMO, "world=4", "--gpu", str(mine), "--batch", "8x128", "--json"))["step"]
+    assert step["machine"] == "mine" and not step["memory"]["fits"]
+    assert "It does not fit" in plan(DEMO, "world=4", "--gpu", str(mine), "--batch", "8x128")
+    mine.write_text("{like: h200, bf16_tflop: 365}\n")
+    done = floe("plan", DEMO, "--gpu", str(mine), "--batch", "8x128")
+    assert done.returncode == 2 and "did you mean 'bf16_tflops'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--batch", "8x128"], "plan: --batch needs --gpu"),
+        (["--best"], "plan: --best needs --gpu"),
+        (["--gpu", "h200"], "plan: --gpu needs --batch"),
+        (["--gpu", "h2000", "--batch", "8x128"], "--gpu 'h2000' is neither one of h200, h100, a100 nor a file"),
+        (["--gpu", "h200", "--batch", "8by128"], "--batch '8by128' is no batch"),
+        (["--gpu", "h200", "--batch", "8x128x1"], "--batch has images, but this model takes none"),
+        ([*STEP, "--inter", "400"], "--inter '400' is no rate"),
+        ([*STEP, "--worlds", "64..8"], "--worlds '64..8' is no range of ranks"),
+        ([*STEP, "--worlds", "8..64", "--best"], "--best and --worlds are two questions"),
+        ([*STEP, "--memory", "40GiB"], "--memory is the budget of --best"),
+        ([*STEP, "--html", "x.html"], "--html is the page of --worlds"),
+        ([*STEP, "--best", "--memory", "40 apples"], "40 apples"),
+        ([*STEP, "--nodes", "2", "world=4"], "--nodes 2 with 8 GPUs each are 16 ranks, but the configuration says 4"),
+        ([*STEP, "strategy.cpu_offload=true"], "strategy.cpu_offload"),
+    ],
+)
+def test_wrong_questions_about_a_step(floe, args, sentence):
+    done = floe("plan", DEMO, *args)
+    assert done.returncode == 2
+    assert sentence in done.stderr and done.stdout == ""

@@ -1,0 +1,32 @@
+// What the plan says of a step, without a GPU (plan.py).
+#include <memory>
+
+#include "flamingo_job.h"
+#include "floe/nn/module.h"
+#include "floe/plan/machine/simulate.h"
+#include "floe/plan/rehearsal/rehearse.h"
+#include "h200_tasks.h"
+
+namespace floe::bench {
+
+Json plan_step(const Json& config) {
+  const auto model = std::make_shared<models::Flamingo>(flamingo_spec(config.at("model")));
+  nn::set_trainable(*model, model->trained_by_default());
+  shard::ShardOptions options = flamingo_sharding(config);
+  options.world = nullptr;
+  const int world = config.at("world");
+  const plan::Trace trace = plan::rehearse({model, flamingo_units(), options, world},
+                                           {flamingo_batch(config, 0), compute_dtype(config)});
+  const plan::Machine machine = plan::find_machine(config.value("machine", "h200"));
+  constexpr double kAdamBytes = 28;  // fp32: weight, two moments and gradient; three are written
+  const plan::StepTime time =
+      plan::simulate(trace, {trace.gradient_numel, kAdamBytes, world}, machine);
+  const std::int64_t state = 2 * trace.gradient_numel * static_cast<std::int64_t>(sizeof(float));
+  return {{"step_ms", 1e3 * time.seconds},      {"peak_bytes", trace.memory.peak + state},
+          {"products_ms", 1e3 * time.products}, {"attention_ms", 1e3 * time.attention},
+          {"passes_ms", 1e3 * time.passes},     {"gaps_ms", 1e3 * time.gaps},
+          {"exposed_ms", 1e3 * time.exposed},   {"update_ms", 1e3 * time.update_seconds},
+          {"tflop", time.flops / 1e12}};
+}
+
+}  // namespace floe::bench

@@ -1,0 +1,337 @@
+#include "floe/plan/step/best.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
+
+#include "floe/core/bytes.h"
+#include "floe/core/str.h"
+#include "floe/shard/plan/plan.h"
+
+namespace floe::plan {
+namespace {
+
+constexpr std::size_t kShown = 3;
+constexpr std::size_t kMostRehearsed = 12;
+// Estimates add what was rehearsed with another sharding; this much may be wrong with them.
+constexpr double kMemoryMargin = 1.05;
+
+// What is recomputed or leaves the device.
+struct Recompute {
+  std::vector<std::string> modules;
+  ActivationsConfig activations;
+};
+
+// How the model's state is spread.
+struct Spreading {
+  shard::Strategy sharding = shard::Strategy::full_shard;
+  std::int64_t shard_size = 8;
+  shard::Residency residency = shard::Residency::sharded;
+  shard::FrozenSharding frozen = shard::FrozenSharding::all;
+};
+
+// Classes of units with a backward, in order.
+std::vector<std::string> recomputable(const PlanReport& report) {
+  std::vector<std::string> classes;
+  for (const shard::PlannedUnit& unit : report.plan.units) {
+    const bool backward = std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
+      return report.plan.groups[g].needed_in_backward;
+    });
+    const bool listed =
+        std::find(report.subject.strategy.units.begin(), report.subject.strategy.units.end(),
+                  unit.class_name) != report.subject.strategy.units.end();
+    if (backward && listed &&
+        std::find(classes.begin(), classes.end(), unit.class_name) == classes.end())
+      classes.push_back(unit.class_name);
+  }
+  return classes;
+}
+
+std::vector<Recompute> recomputations(const PlanReport& report) {
+  std::vector<Recompute> all{{}};
+  const std::vector<std::string> classes = recomputable(report);
+  if (classes.empty()) return all;
+  using Keep = ActivationsConfig::Keep;
+  all.push_back({classes, {Keep::products, false}});
+  all.push_back({classes, {Keep::inputs, false}});
+  all.push_back({classes, {Keep::inputs, true}});
+  return all;
+}
+
+std::vector<Spreading> spreadings(const PlanReport& report, const Machine& machine) {
+  using enum shard::Strategy;
+  const int world = report.subject.world_size;
+  const std::int64_t node = machine.gpus_per_node;
+  std::vector<Spreading> all;
+  const auto add = [&](shard::Strategy sharding, std::int64_t size) {
+    const bool sliced = sharding != no_shard && world > 1;
+    all.push_back({.sharding = sharding, .shard_size = size});
+    if (report.frozen_numel == 0 || !sliced) return;
+    all.push_back(
+        {.sharding = sharding, .shard_size = size, .residency = shard::Residency::resident});
+    const bool over_all = sharding == full_shard || sharding == shard_grad_op;
+    if (over_all && world > node && world % node == 0)
+      all.push_back(
+          {.sharding = sharding, .shard_size = node, .frozen = shard::FrozenSharding::node});
+  };
+  const std::int64_t kept = report.subject.strategy.hybrid_shard_size;
+  add(full_shard, kept);
+  if (world == 1) return all;
+  add(shard_grad_op, kept);
+  add(no_shard, kept);
+  for (std::int64_t size = node; size < world; size *= 8)
+    if (world % size == 0) add(hybrid, size), add(hybrid_grad_op, size);
+  return all;
+}
+
+StrategyConfig strategy_of(const StrategyConfig& base, const Spreading& spreading,
+                           const Recompute& recompute) {
+  StrategyConfig strategy = base;
+  strategy.sharding = spreading.sharding;
+  strategy.hybrid_shard_size = spreading.shard_size;
+  strategy.frozen.residency = spreading.residency;
+  strategy.frozen.sharding = spreading.frozen;
+  strategy.frozen.memory_budget.reset();
+  strategy.activation_checkpointing = recompute.modules;
+  strategy.activations = recompute.activations;
+  strategy.cpu_offload = false;
+  strategy.cuda_graphs = false;
+  return strategy;
+}
+
+std::string words_of(const StrategyConfig& strategy, int world, int cut) {
+  std::string words(shard::name_of(strategy.sharding));
+  if (shard::entry_of(strategy.sharding).sliced_over == shard::SlicedOver::neighbours)
+    words += str(" over ", strategy.hybrid_shard_size);
+  if (world == 1) words = "one rank";
+  if (strategy.frozen.residency == shard::Residency::resident) words += ", frozen resident";
+  if (strategy.frozen.sharding == shard::FrozenSharding::node) words += ", frozen sliced in nodes";
+  if (strategy.activation_checkpointing.empty())
+    words += ", nothing recomputed";
+  else if (strategy.activations.keep == ActivationsConfig::Keep::products)
+    words += ", recomputed but for products";
+  else if (strategy.activations.offload)
+    words += ", recomputed from host memory";
+  else
+    words += ", recomputed";
+  if (cut > 1) words += str(", in ", cut, " passes");
+  return words;
+}
+
+bool cuts_evenly(const std::vector<BatchPart>& batch, int cut) {
+  return std::all_of(batch.begin(), batch.end(),
+                     [&](const BatchPart& part) { return part.sequences % cut == 0; });
+}
+
+std::vector<BatchPart> cut_batch(std::vector<BatchPart> batch, int cut) {
+  for (BatchPart& part : batch) part.sequences /= cut;
+  return batch;
+}
+
+PlanReport report_of(PlanSubject subject, StrategyConfig strategy, int cut) {
+  subject.strategy = std::move(strategy);
+  subject.passes_per_update *= cut;
+  return make_report(std::move(subject));
+}
+
+// Seconds that the plan's collectives take, were they alone.
+double traffic_seconds(const shard::ShardPlan& plan, const Machine& machine) {
+  using Kind = comm::FakeCollective::Kind;
+  double seconds = 0;
+  for (const shard::PlannedGroup& group : plan.groups) {
+    if (group.shard_size > 1)
+      seconds +=
+          plan.gathers_per_step(group) * plan.passes_per_update *
+          collective_seconds({Kind::all_gather, group.moved_bytes(), group.shard_size, 1}, machine);
+    if (!group.active) continue;
+    if (group.shard_size > 1)
+      seconds += collective_seconds(
+          {Kind::reduce_scatter, group.gradient_bytes(), group.shard_size, 1}, machine);
+    if (group.replicas > 1)
+      seconds += collective_seconds({Kind::all_reduce, group.gradient_bytes() / group.shard_size,
+                                     group.replicas, group.shard_size},
+                                    machine);
+  }
+  return seconds;
+}
+
+// Of two that take the same time, the plainer one comes first: without host memory, in fewer
+// passes, with less memory. The same is what differs by less than a simulation knows.
+std::tuple<std::int64_t, bool, int, std::int64_t> rank_of(const Choice& choice) {
+  constexpr double kSame = 1.002;
+  const double time = std::log(choice.step.time.seconds) / std::log(kSame);
+  return {std::llround(time), choice.step.host_bytes > 0, choice.cut, choice.step.needed()};
+}
+
+struct Candidate {
+  StrategyConfig strategy;
+  int cut = 1;
+  double seconds = 0;  // by estimate
+  std::int64_t needed = 0;
+};
+
+class Search {
+ public:
+  Search(const PlanSubject& subject, const StepSettings& settings, std::int64_t budget)
+      : subject_(subject), settings_(settings), as_configured_(make_report(subject)) {
+    best_.budget = budget;
+  }
+
+  Best run() {
+    std::vector<Candidate> fitting;
+    for (const int cut : {1, 2, 4, 8, 16, 32}) {
+      if (fitting.size() >= kShown) break;
+      if (cuts_evenly(settings_.batch, cut)) estimate(cut, fitting);
+    }
+    std::stable_sort(fitting.begin(), fitting.end(), [](const Candidate& a, const Candidate& b) {
+      return std::pair(a.seconds, a.needed) < std::pair(b.seconds, b.needed);
+    });
+    for (std::size_t i = 0; i < std::min(kMostRehearsed, fitting.size()); ++i) try_out(fitting[i]);
+    std::stable_sort(best_.choices.begin(), best_.choices.end(),
+                     [](const Choice& a, const Choice& b) { return rank_of(a) < rank_of(b); });
+    if (best_.choices.size() > kShown) best_.choices.resize(kShown);
+    return std::move(best_);
+  }
+
+ private:
+  StepReport rehearsed(const PlanReport& report, int cut) {
+    ++best_.num_rehearsed;
+    return plan_step(report, {settings_.machine, cut_batch(settings_.batch, cut)});
+  }
+
+  void estimate(int cut, std::vector<Candidate>& fitting) {
+    const Machine& machine = settings_.machine;
+    for (const Recompute& recompute : recomputations(as_configured_)) {
+      const StrategyConfig plain = strategy_of(subject_.strategy, {}, recompute);
+      const PlanReport report = report_of(subject_, plain, cut);
+      const StepReport step = rehearsed(report, cut);
+      const double computing = step.time.seconds - step.time.exposed - step.time.update_seconds;
+      const std::int64_t activations = step.peak() - report.holdings.held.peak();
+      for (const Spreading& spreading : spreadings(as_configured_, machine)) {
+        ++best_.num_candidates;
+        const PlanReport other =
+            report_of(subject_, strategy_of(subject_.strategy, spreading, recompute), cut);
+        StepReport sum = step;
+        sum.optimizer_state = other.holdings.held.peak() + activations - step.trace.memory.peak;
+        const auto updated =
+            static_cast<double>(other.holdings.held.trainable_slices) / sizeof(float);
+        Candidate candidate{other.subject.strategy, cut, 0, sum.needed()};
+        candidate.seconds = std::max(computing, traffic_seconds(other.plan, machine)) +
+                            updated * 32 / (machine.update_gbs * 1e9);
+        if (best_.least_needed == 0 || candidate.needed < best_.least_needed)
+          best_.least_needed = candidate.needed;
+        if (static_cast<double>(candidate.needed) <=
+            kMemoryMargin * static_cast<double>(best_.budget))
+          fitting.push_back(std::move(candidate));
+      }
+    }
+  }
+
+  void try_out(const Candidate& candidate) {
+    Choice choice{candidate.strategy, candidate.cut, {}, {}};
+    choice.step = rehearsed(report_of(subject_, candidate.strategy, candidate.cut), candidate.cut);
+    if (choice.step.needed() > best_.budget) return;
+    choice.words = words_of(choice.strategy, subject_.world_size, choice.cut);
+    best_.choices.push_back(std::move(choice));
+  }
+
+  const PlanSubject& subject_;
+  const StepSettings& settings_;
+  PlanReport as_configured_;
+  Best best_;
+};
+
+std::string reason_of(const Choice& choice, std::int64_t budget) {
+  const StepTime& time = choice.step.time;
+  char text[200];
+  std::snprintf(text, sizeof text,
+                "%.0f ms an update, %.0f tokens/s on each GPU, waits %.0f ms; needs ",
+                1e3 * time.seconds, choice.step.tokens_per_second() / choice.step.world_size,
+                1e3 * time.exposed);
+  std::string reason = str(text, format_bytes(choice.step.needed()), " of ", format_bytes(budget));
+  if (choice.step.host_bytes > 0)
+    reason += str(" and ", format_bytes(choice.step.host_bytes), " of the host");
+  return reason;
+}
+
+}  // namespace
+
+Best find_best(const PlanSubject& subject, const StepSettings& settings, std::int64_t budget) {
+  return Search(subject, settings, budget).run();
+}
+
+std::string yaml_of(const Choice& choice) {
+  const StrategyConfig& strategy = choice.strategy;
+  std::string yaml = str("strategy:\n  sharding: ", shard::name_of(strategy.sharding), "\n");
+  const bool in_nodes = strategy.frozen.sharding == shard::FrozenSharding::node;
+  if (in_nodes || shard::entry_of(strategy.sharding).sliced_over == shard::SlicedOver::neighbours)
+    yaml += str("  hybrid_shard_size: ", strategy.hybrid_shard_size, "\n");
+  yaml += str("  frozen: {residency: ",
+              strategy.frozen.residency == shard::Residency::resident ? "resident" : "sharded",
+              ", sharding: ", in_nodes ? "node" : "all", "}\n");
+  yaml +=
+      str("  activation_checkpointing: [", join(strategy.activation_checkpointing, ", "), "]\n");
+  if (!strategy.activation_checkpointing.empty())
+    yaml +=
+        str("  activations: {keep: ",
+            strategy.activations.keep == ActivationsConfig::Keep::products ? "products" : "inputs",
+            ", offload: ", strategy.activations.offload ? "true" : "false", "}\n");
+  if (choice.cut > 1)
+    yaml += str("train:\n  gradient_accumulation: ", choice.step.trace.passes,
+                "  # and batches of a ", choice.cut, "th of their size\n");
+  return yaml;
+}
+
+std::string to_text(const Best& best) {
+  std::string out = str(best.num_candidates, " candidates, ", best.num_rehearsed,
+                        " rehearsals, budget ", format_bytes(best.budget), " of each GPU\n");
+  if (best.choices.empty())
+    return str(out, "Nothing fits: the least needs about ", format_bytes(best.least_needed),
+               "; take more ranks, a smaller batch or a larger GPU.\n");
+  for (std::size_t i = 0; i < best.choices.size(); ++i) {
+    const Choice& choice = best.choices[i];
+    out += str("\n", i + 1, ". ", choice.words, "\n   ", reason_of(choice, best.budget), "\n");
+    if (i > 0) {
+      const StepReport& first = best.choices[0].step;
+      char text[160];
+      std::snprintf(text, sizeof text, "   %+.1f%% against the first: %+.0f ms computing, ",
+                    100 * (choice.step.time.seconds / first.time.seconds - 1),
+                    1e3 * (choice.step.time.seconds - choice.step.time.exposed -
+                           first.time.seconds + first.time.exposed));
+      out += text;
+      std::snprintf(text, sizeof text, "%+.0f ms waiting\n",
+                    1e3 * (choice.step.time.exposed - first.time.exposed));
+      out += text;
+    }
+    const std::string yaml = yaml_of(choice);
+    for (std::size_t at = 0; at < yaml.size();) {
+      const std::size_t end = yaml.find('\n', at);
+      out += str("   ", yaml.substr(at, end - at), "\n");
+      at = end + 1;
+    }
+  }
+  return out;
+}
+
+nlohmann::ordered_json to_json(const Best& best) {
+  nlohmann::ordered_json choices = nlohmann::ordered_json::array();
+  for (const Choice& choice : best.choices)
+    choices.push_back({{"words", choice.words},
+                       {"seconds", choice.step.time.seconds},
+                       {"exposed", choice.step.time.exposed},
+                       {"needed_bytes", choice.step.needed()},
+                       {"host_bytes", choice.step.host_bytes},
+                       {"tokens_per_second", choice.step.tokens_per_second()},
+                       {"cut", choice.cut},
+                       {"yaml", yaml_of(choice)}});
+  return {{"budget_bytes", best.budget},
+          {"candidates", best.num_candidates},
+          {"rehearsed", best.num_rehearsed},
+          {"least_needed_bytes", best.least_needed},
+          {"best", choices}};
+}
+
+}  // namespace floe::plan

@@ -1,0 +1,234 @@
+// A rehearsed step beside the same step that really runs: collectives, memory and what is left
+// behind.
+#include <ATen/ops/randint.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "floe/comm/world.h"
+#include "floe/models/transformer.h"
+#include "floe/nn/module.h"
+#include "floe/observe/diagnostics/memory_counter.h"
+#include "floe/plan/rehearsal/rehearse.h"
+#include "floe/plan/step/best.h"
+#include "floe/plan/step/step.h"
+#include "floe/shard/engine.h"
+#include "floe/strategy/strategy_options.h"
+#include "tests/config/expect_error.h"
+#include "tests/plan/planned.h"
+
+namespace floe::rehearsal_test {
+namespace {
+
+template <class Action>
+void expect_refused(const Action& action, const std::string& part) {
+  test::expect_part(test::config_error(action), part);
+}
+
+constexpr std::int64_t kRows = 4, kTokens = 64;
+
+plan::PlanConfig config_of(int world, const std::vector<std::string>& changes = {}) {
+  std::vector<std::string> all{
+      "model={type: transformer, vocab: 512, dim: 128, layers: 3, heads: 2, context: 64, "
+      "adapter: 8}",
+      "world=" + std::to_string(world)};
+  all.insert(all.end(), changes.begin(), changes.end());
+  return test::small_config(all);
+}
+
+plan::StepReport rehearsed(const plan::PlanReport& report) {
+  return plan::plan_step(report, {plan::find_machine("h200"), {{kRows, kTokens, 0}}});
+}
+
+// What a step of the same plan takes on the CPU, beyond what is there before it.
+std::int64_t measured_growth(const plan::PlanConfig& config) {
+  const plan::PlanSubject subject = plan::subject_of(config);
+  auto model = std::make_shared<models::Transformer>(plan::transformer_size_of(config.model));
+  shard::ShardOptions options = strategy::shard_options_of(subject.strategy);
+  options.trainable = subject.trainable;
+  options.world = comm::World::fake(0, config.world_size());
+  diagnostics::device_memory(at::kCPU);  // counts from here on
+  const auto engine =
+      shard::fully_shard(model, strategy::policy_of(subject.strategy, *model), options);
+  const at::Tensor ids = at::randint(0, 512, {kRows, kTokens}, at::kLong);
+  const auto step = [&] { models::next_token_loss(nn::call(*model, ids), ids).backward(); };
+  step();
+  engine->clear_gradients();
+  diagnostics::reset_peak(at::kCPU);
+  const std::int64_t before = diagnostics::device_memory(at::kCPU).current_bytes;
+  step();
+  return diagnostics::device_memory(at::kCPU).peak_bytes - before;
+}
+
+void expect_near(std::int64_t planned, std::int64_t measured, double share,
+                 const std::string& what) {
+  EXPECT_NEAR(static_cast<double>(planned), static_cast<double>(measured),
+              share * static_cast<double>(measured))
+      << what;
+}
+
+TEST(Rehearsal, MemoryIsWhatTheCpuCounterSees) {
+  for (const int world : {1, 2, 3, 4})
+    for (const char* change :
+         {"strategy.prefetch=1", "train.trainable=[\"*\"]", "strategy.sharding=shard_grad_op"}) {
+      const plan::PlanConfig config = config_of(world, {change});
+      const plan::StepReport step = rehearsed(plan::make_report(plan::subject_of(config)));
+      const std::int64_t planned = step.trace.memory.peak - step.trace.memory.before;
+      expect_near(planned, measured_growth(config), 0.05, str(world, " ranks, ", change));
+    }
+}
+
+TEST(Rehearsal, RecomputedUnitsKeepTheirInputsOnly) {
+  const auto kept = [](const std::vector<std::string>& changes) {
+    const plan::PlanReport report = plan::make_report(plan::subject_of(config_of(2, changes)));
+    const plan::StepReport step = rehearsed(report);
+    std::int64_t sum = 0;
+    for (std::size_t u = 0; u < report.plan.units.size(); ++u)
+      if (report.plan.units[u].class_name == "DecoderLayer")
+        sum += step.trace.memory.kept_by_unit[u];
+    return sum;
+  };
+  const std::int64_t whole = kept({});
+  const std::int64_t inputs = kept({"strategy.activation_checkpointing=[DecoderLayer]"});
+  // Its output, which is the next one's input: 4 × 64 × 128 in fp32, of each of three layers.
+  EXPECT_EQ(inputs, 3 * 4 * 64 * 128 * 4);
+  EXPECT_GT(whole, 8 * inputs);
+}
+
+TEST(Rehearsal, CollectivesAreThoseOfThePlan) {
+  for (const char* sharding : {"full_shard", "shard_grad_op", "no_shard", "hybrid"}) {
+    const plan::PlanReport report = plan::make_report(plan::subject_of(
+        config_of(4, {str("strategy.sharding=", sharding), "strategy.hybrid_shard_size=2"})));
+    shard::MovedBytes seen{};
+    for (const plan::TraceStep& step : rehearsed(report).trace.steps) {
+      if (step.kind != plan::TraceStep::Kind::collective) continue;
+      using Kind = comm::FakeCollective::Kind;
+      const std::int64_t bytes = step.collective.bytes;
+      if (step.collective.kind == Kind::all_gather) seen.gathers += 1, seen.gathered += bytes;
+      if (step.collective.kind == Kind::reduce_scatter)
+        seen.reduce_scatters += 1, seen.reduce_scattered += bytes;
+      if (step.collective.kind == Kind::all_reduce)
+        seen.all_reduces += 1, seen.all_reduced += bytes;
+      EXPECT_NE(step.stream, 0) << sharding;
+    }
+    EXPECT_EQ(seen.gathers, report.moved.gathers) << sharding;
+    EXPECT_EQ(seen.gathered, report.moved.gathered) << sharding;
+    EXPECT_EQ(seen.reduce_scatters, report.moved.reduce_scatters) << sharding;
+    EXPECT_EQ(seen.reduce_scattered, report.moved.reduce_scattered) << sharding;
+    EXPECT_EQ(seen.all_reduces, report.moved.all_reduces) << sharding;
+    EXPECT_EQ(seen.all_reduced, report.moved.all_reduced) << sharding;
+  }
+}
+
+TEST(Rehearsal, FrozenWeightsHaveNoProductsOfTheirOwn) {
+  const auto products = [](const std::vector<std::string>& changes) {
+    double flops = 0;
+    for (const plan::TraceStep& step :
+         rehearsed(plan::make_report(plan::subject_of(config_of(1, changes)))).trace.steps)
+      if (step.kind == plan::TraceStep::Kind::product) flops += step.flops;
+    return flops;
+  };
+  // Of one layer's matrices: qkv, out, up and down, and an adapter of two; of all, the head.
+  const double rows = kRows * kTokens, layer = 12 * 128 * 128, adapter = 2 * 8 * 128,
+               head = 512 * 128;
+  // Forward and both gradients of everything, but not the embedding's.
+  EXPECT_DOUBLE_EQ(products({"train.trainable=[\"*\"]"}),
+                   3 * 2 * rows * (3 * (layer + adapter) + head));
+  // Frozen matrices need no gradient, and below the first adapter nothing needs one.
+  EXPECT_DOUBLE_EQ(products({}),
+                   2 * rows * (3 * layer + 2 * layer + 3 * 3 * adapter - adapter / 2 + 2 * head));
+}
+
+TEST(Rehearsal, LeavesTheModelAsItWas) {
+  const plan::PlanReport report = plan::make_report(plan::subject_of(config_of(2)));
+  const plan::StepReport first = rehearsed(report), second = rehearsed(report);
+  EXPECT_EQ(first.trace.memory.peak, second.trace.memory.peak);
+  EXPECT_EQ(first.time.seconds, second.time.seconds);
+  EXPECT_EQ(first.trace.steps.size(), second.trace.steps.size());
+  for (const at::Tensor& parameter : report.subject.model->parameters()) {
+    EXPECT_TRUE(parameter.is_cpu());
+    EXPECT_TRUE(nn::is_deferred(parameter));
+  }
+}
+
+TEST(Rehearsal, SeveralPassesReduceAsThePlanSays) {
+  const auto reductions = [](const std::vector<plan::TraceStep>& steps) {
+    std::int64_t count = 0;
+    for (const plan::TraceStep& step : steps)
+      count += step.kind == plan::TraceStep::Kind::collective &&
+               step.collective.kind == comm::FakeCollective::Kind::reduce_scatter;
+    return count;
+  };
+  for (const char* where : {"reduced", "local"}) {
+    const plan::PlanReport report = plan::make_report(plan::subject_of(
+        config_of(2, {"train.gradient_accumulation=3", str("strategy.accumulate=", where)})));
+    const plan::Trace trace = rehearsed(report).trace;
+    EXPECT_EQ(trace.passes, 3);
+    EXPECT_EQ(2 * reductions(trace.earlier) + reductions(trace.steps), report.moved.reduce_scatters)
+        << where;
+  }
+}
+
+TEST(Rehearsal, RefusesWhatItCannotRun) {
+  const auto refuse = [](const std::vector<std::string>& changes, const char* part) {
+    const plan::PlanReport report = plan::make_report(plan::subject_of(config_of(2, changes)));
+    expect_refused([&] { rehearsed(report); }, part);
+  };
+  refuse({"strategy.cpu_offload=true"}, "strategy.cpu_offload");
+  const plan::PlanReport report = plan::make_report(plan::subject_of(config_of(2)));
+  const plan::Machine machine = plan::find_machine("h200");
+  expect_refused(
+      [&] {
+        plan::plan_step(report, {machine, {{4, 64, 1}}});
+      },
+      "this model takes none");
+  expect_refused(
+      [&] {
+        plan::plan_step(report, {machine, {{4, 64, 0}, {1, 32, 0}}});
+      },
+      "one length");
+}
+
+// ---- the choice ----
+
+plan::Best best_within(std::int64_t budget, int world) {
+  plan::StepSettings settings{plan::find_machine("h200"), {{kRows, kTokens, 0}}};
+  settings.machine.context.bytes = 0;
+  settings.machine.slack = 0;
+  return plan::find_best(plan::subject_of(config_of(world)), settings, budget);
+}
+
+TEST(Best, TakesWhatIsFastestAndFits) {
+  const plan::Best rich = best_within(std::int64_t{1} << 40, 4);
+  ASSERT_EQ(rich.choices.size(), 3U);
+  for (std::size_t i = 1; i < rich.choices.size(); ++i)
+    EXPECT_LE(rich.choices[i - 1].step.time.seconds, 1.004 * rich.choices[i].step.time.seconds);
+  EXPECT_TRUE(rich.choices[0].strategy.activation_checkpointing.empty());
+  // A little less than the first choice needs: another one, which fits and is not faster.
+  const std::int64_t budget = rich.choices[0].step.needed() - 1;
+  const plan::Best poor = best_within(budget, 4);
+  ASSERT_FALSE(poor.choices.empty());
+  EXPECT_LE(poor.choices[0].step.needed(), budget);
+  EXPECT_GE(1.004 * poor.choices[0].step.time.seconds, rich.choices[0].step.time.seconds);
+}
+
+TEST(Best, CutsTheBatchOnlyWhereNothingElseHelps) {
+  const std::int64_t least = best_within(std::int64_t{1} << 40, 1).least_needed;
+  const plan::Best cut = best_within(least - 1, 1);
+  ASSERT_FALSE(cut.choices.empty());
+  EXPECT_GT(cut.choices[0].cut, 1);
+  EXPECT_NE(plan::yaml_of(cut.choices[0]).find("gradient_accumulation"), std::string::npos);
+  const plan::Best nothing = best_within(1000, 1);
+  EXPECT_TRUE(nothing.choices.empty());
+  EXPECT_NE(plan::to_text(nothing).find("Nothing fits"), std::string::npos);
+}
+
+TEST(Best, IsTheSameEveryTime) {
+  const auto text = [] { return plan::to_text(best_within(std::int64_t{1} << 40, 16)); };
+  const std::string first = text();
+  EXPECT_EQ(first, text());
+  EXPECT_NE(first.find("strategy:"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace floe::rehearsal_test
