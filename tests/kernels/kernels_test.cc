@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "floe/kernels/fp8_product.h"
+#include "floe/kernels/eight_bit/fp8_product.h"
 #include "tests/kernels/compare.h"
 
 namespace floe::kernels_test {

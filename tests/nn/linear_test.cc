@@ -11,7 +11,7 @@
 #include <limits>
 
 #include "floe/core/bytes.h"
-#include "floe/kernels/fp8_product.h"
+#include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/nn/fused.h"
 #include "floe/nn/layers.h"
 

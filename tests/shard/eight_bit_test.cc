@@ -1,7 +1,7 @@
 // Frozen matrices in 8 bits: what is stored so, what comes out of it, what moves, and what is
 // refused. That training equals a model with the rounded weights is in parity_test.cc, the formulas
 // over all strategies in counts_test.cc.
-#include "floe/kernels/eight_bit.h"
+#include "floe/kernels/eight_bit/eight_bit.h"
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>

@@ -1,5 +1,5 @@
-#include "floe/kernels/codes.cuh"
 #include "floe/kernels/dispatch.cuh"
+#include "floe/kernels/eight_bit/codes.cuh"
 #include "floe/kernels/launch.h"
 #include "floe/kernels/pack.cuh"
 

@@ -7,8 +7,8 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "floe/core/error.h"
-#include "floe/kernels/eight_bit.h"
-#include "floe/kernels/eight_bit_launch.h"
+#include "floe/kernels/eight_bit/eight_bit.h"
+#include "floe/kernels/eight_bit/eight_bit_launch.h"
 #include "floe/kernels/launch.h"
 
 namespace floe::kernels {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "floe/kernels/attention.h"
-#include "floe/kernels/eight_bit.h"
-#include "floe/kernels/fp8_product.h"
+#include "floe/kernels/eight_bit/eight_bit.h"
+#include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/kernels/kernels.h"
 
 namespace floe::kernels {

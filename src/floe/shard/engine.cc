@@ -17,7 +17,7 @@
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/core/names.h"
-#include "floe/kernels/fp8_product.h"
+#include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/shard/engine_state.h"
 #include "floe/shard/group/fill.h"
 #include "floe/shard/pass/agreement.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "floe/kernels/fp8_product.h"
+#include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/nn/activations/kept_products.h"
 #include "floe/nn/boundary.h"
 #include "floe/nn/fused.h"

@@ -6,7 +6,7 @@
 
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
-#include "floe/kernels/eight_bit.h"
+#include "floe/kernels/eight_bit/eight_bit.h"
 #include "floe/shard/group/flat_group.h"
 #include "floe/shard/plan/plan.h"
 #include "floe/strategy/strategy_options.h"

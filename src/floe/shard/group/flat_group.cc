@@ -9,7 +9,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
-#include "floe/kernels/fp8_product.h"
+#include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/nn/activations/host_store.h"
 #include "floe/nn/products/linear.h"
 

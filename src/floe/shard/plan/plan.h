@@ -45,7 +45,7 @@
 #include <string>
 #include <vector>
 
-#include "floe/kernels/eight_bit.h"
+#include "floe/kernels/eight_bit/eight_bit.h"
 #include "floe/nn/boundary.h"
 #include "floe/nn/init.h"
 #include "floe/shard/bytes.h"

@@ -8,7 +8,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/names.h"
-#include "floe/kernels/fp8_product.h"
+#include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/nn/module.h"
 #include "floe/shard/plan/plan.h"
 

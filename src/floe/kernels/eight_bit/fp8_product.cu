@@ -2,9 +2,9 @@
 // products].
 #include <algorithm>
 
-#include "floe/kernels/codes.cuh"
 #include "floe/kernels/dispatch.cuh"
-#include "floe/kernels/fp8_product_launch.h"
+#include "floe/kernels/eight_bit/codes.cuh"
+#include "floe/kernels/eight_bit/fp8_product_launch.h"
 #include "floe/kernels/pack.cuh"
 
 namespace floe::kernels {

@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <string>
 
-#include "floe/kernels/coded_step.h"
-#include "floe/kernels/eight_bit.h"
+#include "floe/kernels/eight_bit/coded_step.h"
+#include "floe/kernels/eight_bit/eight_bit.h"
 
 namespace floe::kernels {
 

@@ -1,4 +1,4 @@
-#include "floe/kernels/eight_bit.h"
+#include "floe/kernels/eight_bit/eight_bit.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>

@@ -2,8 +2,8 @@
 // work is on `stream`.
 #pragma once
 
-#include "floe/kernels/coded_step.h"
-#include "floe/kernels/eight_bit_launch.h"
+#include "floe/kernels/eight_bit/coded_step.h"
+#include "floe/kernels/eight_bit/eight_bit_launch.h"
 #include "floe/kernels/launch.h"
 
 namespace floe::kernels {

@@ -2,7 +2,7 @@
 #include <cuda_fp8.h>
 
 #include "floe/kernels/dispatch.cuh"
-#include "floe/kernels/eight_bit_launch.h"
+#include "floe/kernels/eight_bit/eight_bit_launch.h"
 #include "floe/kernels/pack.cuh"
 
 namespace floe::kernels {

@@ -1,4 +1,4 @@
-#include "floe/kernels/fp8_product.h"
+#include "floe/kernels/eight_bit/fp8_product.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_mm.h>
@@ -14,7 +14,7 @@
 #ifdef FLOE_CUDA
 #include <ATen/cuda/CUDAContext.h>
 
-#include "floe/kernels/fp8_product_launch.h"
+#include "floe/kernels/eight_bit/fp8_product_launch.h"
 #include "floe/kernels/on_device.h"
 #endif
 
