@@ -2,7 +2,6 @@
 #include <memory>
 
 #include "flamingo_job.h"
-#include "floe/nn/module.h"
 #include "floe/plan/machine/simulate.h"
 #include "floe/plan/rehearsal/rehearse.h"
 #include "h200_tasks.h"
@@ -10,12 +9,13 @@
 namespace floe::bench {
 
 Json plan_step(const Json& config) {
-  const auto model = std::make_shared<models::Flamingo>(flamingo_spec(config.at("model")));
-  nn::set_trainable(*model, model->trained_by_default());
+  const Json& spec = config.at("model");
+  const auto model = language_model(spec);
   shard::ShardOptions options = flamingo_sharding(config);
   options.world = nullptr;
   const int world = config.at("world");
-  const plan::Trace trace = plan::rehearse({model, flamingo_units(), options, world},
+  const std::shared_ptr<torch::nn::Module> module(model, &model->module());
+  const plan::Trace trace = plan::rehearse({module, units_of(spec), options, world},
                                            {flamingo_batch(config, 0), compute_dtype(config)});
   const plan::Machine machine = plan::find_machine(config.value("machine", "h200"));
   constexpr double kAdamBytes = 28;  // fp32: weight, two moments and gradient; three are written

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -40,3 +41,24 @@ def test_the_table_takes_its_place_in_a_page(tmp_path):
     assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
     assert "| tiny | W=8 | natural | 3 |" in text and "graphs" not in text
     assert re.search(r"1 rows?, \d{4}-\d\d-\d\d\. Worst in time: tiny, W=8", text)
+
+
+def test_adapters_are_planned():
+    """As bench/h200_lora.py runs them: they take memory and time, recomputing takes less of the one and more of the other."""
+    script = """
+import argparse, json, h200_lora
+from h200_models import ask_floe
+settings = argparse.Namespace(device="cpu", seed=0, warmup=0, steps=0, profile=False)
+configs = {name: h200_lora.config_of("llama3-8b", "2x4096", settings, h200_lora.FLOE_SYSTEMS[name])
+           for name in ("floe", "floe checkpointed", "floe fp8 products")}
+print(json.dumps({name: ask_floe(config | {"task": "plan", "machine": "h200"}) for name, config in configs.items()}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300, cwd=ROOT / "bench")
+    plans = json.loads(done.stdout)
+    assert not any("error" in plan for plan in plans.values()), plans
+    (measured,) = json.loads((ROOT / "bench/results/2026-11-18-h200-lora.json").read_text())
+    whole, again, codes = plans.values()
+    assert abs(whole["peak_bytes"] / measured["peak_bytes"] - 1) <= 0.05
+    assert abs(whole["step_ms"] / statistics.median(measured["step_ms"]) - 1) <= 0.10
+    assert again["peak_bytes"] < 0.6 * whole["peak_bytes"] and again["step_ms"] > whole["step_ms"]
+    assert codes["step_ms"] < 0.85 * whole["step_ms"]

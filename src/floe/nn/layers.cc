@@ -36,7 +36,8 @@ std::optional<AdaptedWeight> Linear::as_adapted(const at::Tensor& x) const {
   const auto differs = [&](const at::Tensor& tensor) {
     return tensor.scalar_type() != x.scalar_type() || tensor.device() != x.device();
   };
-  if (at::autocast::is_autocast_enabled(x.device().type()) || weight.requires_grad() ||
+  const auto device = x.is_cpu() ? at::kCPU : at::kCUDA;
+  if (at::autocast::is_autocast_enabled(device) || weight.requires_grad() ||
       (!codes_of(weight) && differs(weight)) || (bias.defined() && differs(bias)))
     return std::nullopt;
   if (!lora_) return AdaptedWeight{weight, bias};
