@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "floe/nn/layers.h"
+#include "floe/nn/products/adapted.h"
 
 namespace floe::nn::lora_test {
 namespace {

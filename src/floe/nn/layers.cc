@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "floe/nn/products/adapted.h"
 #include "floe/nn/products/linear.h"
 
 namespace floe::nn {

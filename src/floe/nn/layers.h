@@ -8,9 +8,10 @@
 
 #include "floe/nn/fused.h"
 #include "floe/nn/module.h"
-#include "floe/nn/products/adapted.h"
 
 namespace floe::nn {
+
+struct AdaptedWeight;  // products/adapted.h
 
 // Modules of one kind, named "0", "1", "2", ...
 
