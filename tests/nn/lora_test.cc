@@ -10,6 +10,18 @@
 namespace floe::nn::lora_test {
 namespace {
 
+using Tensors = std::map<std::string, at::Tensor>;
+
+Tensors take_gradients(Tensors& of) {
+  Tensors result;
+  for (auto& [name, tensor] : of)
+    if (tensor.grad().defined()) {
+      result[name] = tensor.grad().clone();
+      tensor.mutable_grad().reset();
+    }
+  return result;
+}
+
 struct Host : Module {
   Host(bool bias, const LoraOptions& options) {
     linear = child<Linear>("linear", 6, 5, bias);
@@ -27,17 +39,9 @@ struct Host : Module {
     return at::linear(x, by_name.at("linear.weight"), bias) +
            at::linear(low, by_name.at("linear.lora_B.weight")) * linear->lora()->scale();
   }
-  std::map<std::string, at::Tensor> gradients() {
-    std::map<std::string, at::Tensor> result;
-    for (auto& [name, tensor] : by_name)
-      if (tensor.grad().defined()) {
-        result[name] = tensor.grad().clone();
-        tensor.mutable_grad().reset();
-      }
-    return result;
-  }
+  Tensors gradients() { return take_gradients(by_name); }
   Ptr<Linear> linear;
-  std::map<std::string, at::Tensor> by_name;
+  Tensors by_name;
 };
 
 TEST(Lora, NamesAndShapesOfPeft) {
@@ -153,18 +157,10 @@ struct Layers : Module {
                           by_name.at(name + ".lora_B.weight")) *
                    layer->lora()->scale();
   }
-  std::map<std::string, at::Tensor> gradients() {
-    std::map<std::string, at::Tensor> result;
-    for (auto& [name, tensor] : by_name)
-      if (tensor.grad().defined()) {
-        result[name] = tensor.grad().clone();
-        tensor.mutable_grad().reset();
-      }
-    return result;
-  }
+  Tensors gradients() { return take_gradients(by_name); }
   std::vector<Ptr<Linear>> parts;
   Ptr<Linear> behind;
-  std::map<std::string, at::Tensor> by_name;
+  Tensors by_name;
 };
 
 // Values and gradients, all of the same size, against the operators one by one.

@@ -7,6 +7,7 @@
 #include <ATen/ops/linear.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <tuple>
 #include <utility>
@@ -23,31 +24,43 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// One flag of a node's inputs and two of each weight, as a node keeps them.
+struct Flags {
+  bool inputs = false;
+  std::vector<bool> bias, adapter;
+
+  void save(AutogradContext& context, const char* key) const {
+    std::vector<std::int64_t> flags{inputs ? 1 : 0};
+    for (std::size_t i = 0; i < bias.size(); ++i)
+      flags.insert(flags.end(), {bias[i] ? 1 : 0, adapter[i] ? 1 : 0});
+    context.saved_data[key] = flags;
+  }
+  static Flags load(AutogradContext& context, const char* key) {
+    const auto saved = context.saved_data[key].toIntVector();
+    Flags flags;
+    flags.inputs = saved[0] != 0;
+    for (std::size_t i = 1; i < saved.size(); i += 2) {
+      flags.bias.push_back(saved[i] != 0);
+      flags.adapter.push_back(saved[i + 1] != 0);
+    }
+    return flags;
+  }
+};
+
 // What a node's list of tensors holds: x, or gate and up, and then each weight's.
 struct Layout {
-  bool gated = false;
-  std::vector<bool> has_bias, has_adapter;
+  Flags has;  // of the inputs: they are gate and up
   std::vector<double> scales;
 
-  std::size_t num_inputs() const { return gated ? 2 : 1; }
+  bool gated() const { return has.inputs; }
+  std::size_t num_inputs() const { return gated() ? 2 : 1; }
 
   void save(AutogradContext& context) const {
-    std::vector<std::int64_t> flags{gated ? 1 : 0};
-    for (std::size_t i = 0; i < scales.size(); ++i)
-      flags.insert(flags.end(), {has_bias[i] ? 1 : 0, has_adapter[i] ? 1 : 0});
-    context.saved_data["layout"] = flags;
+    has.save(context, "layout");
     context.saved_data["scales"] = scales;
   }
   static Layout load(AutogradContext& context) {
-    const auto flags = context.saved_data["layout"].toIntVector();
-    Layout layout;
-    layout.gated = flags[0] != 0;
-    for (std::size_t i = 1; i < flags.size(); i += 2) {
-      layout.has_bias.push_back(flags[i] != 0);
-      layout.has_adapter.push_back(flags[i + 1] != 0);
-    }
-    layout.scales = context.saved_data["scales"].toDoubleVector();
-    return layout;
+    return {Flags::load(context, "layout"), context.saved_data["scales"].toDoubleVector()};
   }
 };
 
@@ -63,10 +76,10 @@ std::vector<at::Tensor> list_of(std::vector<at::Tensor> inputs,
 
 Layout layout_of(bool gated, const std::vector<AdaptedWeight>& weights) {
   Layout layout;
-  layout.gated = gated;
+  layout.has.inputs = gated;
   for (const AdaptedWeight& weight : weights) {
-    layout.has_bias.push_back(weight.bias.defined());
-    layout.has_adapter.push_back(weight.a.defined());
+    layout.has.bias.push_back(weight.bias.defined());
+    layout.has.adapter.push_back(weight.a.defined());
     layout.scales.push_back(weight.scale);
   }
   return layout;
@@ -77,8 +90,8 @@ std::vector<AdaptedWeight> weights_in(at::TensorList list, const Layout& layout)
   std::size_t next = layout.num_inputs();
   for (std::size_t i = 0; i < weights.size(); ++i) {
     weights[i].weight = list[next++];
-    if (layout.has_bias[i]) weights[i].bias = list[next++];
-    if (layout.has_adapter[i]) {
+    if (layout.has.bias[i]) weights[i].bias = list[next++];
+    if (layout.has.adapter[i]) {
       weights[i].a = list[next++];
       weights[i].b = list[next++];
     }
@@ -143,7 +156,7 @@ struct AdaptedLinears : torch::autograd::Function<AdaptedLinears> {
   static variable_list forward(AutogradContext* context, at::TensorList list,
                                const Layout& layout) {
     const std::vector<AdaptedWeight> weights = weights_in(list, layout);
-    const at::Tensor x = layout.gated ? gated_silu(list[0], list[1]) : list[0];
+    const at::Tensor x = layout.gated() ? gated_silu(list[0], list[1]) : list[0];
     const at::Tensor rows = rows_of(x);
     const Joined joined(weights);
     const at::Tensor low = joined.scaled(rows.mm(joined.a().t()));
@@ -162,14 +175,14 @@ struct AdaptedLinears : torch::autograd::Function<AdaptedLinears> {
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const variable_list saved = context->get_saved_variables();
     const Layout layout = Layout::load(*context);
-    const Saved flags = Saved::load(*context);
+    const Flags trains = Flags::load(*context, "trains");
     std::size_t next = layout.num_inputs() + 1;
     const at::Tensor& low = saved[layout.num_inputs()];
     std::vector<AdaptedWeight> weights(layout.scales.size());
     for (std::size_t i = 0; i < weights.size(); ++i) {
       weights[i].weight = saved[next++];
       weights[i].scale = layout.scales[i];
-      if (!layout.has_adapter[i]) continue;
+      if (!layout.has.adapter[i]) continue;
       weights[i].a = saved[next++];
       weights[i].b = saved[next++];
     }
@@ -181,20 +194,21 @@ struct AdaptedLinears : torch::autograd::Function<AdaptedLinears> {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const at::Tensor slope = rows_of(grads[i]);
       slopes.push_back(slope);
-      if (flags.trains_bias[i]) bias_grads[i] = slope.sum(0);
-      if (!layout.has_adapter[i]) continue;
+      if (trains.bias[i]) bias_grads[i] = slope.sum(0);
+      if (!layout.has.adapter[i]) continue;
       low_grads.push_back(slope.mm(weights[i].b));
-      if (flags.trains_adapter[i]) b_grads[i] = slope.t().mm(joined.columns(low, i));
+      if (trains.adapter[i]) b_grads[i] = slope.t().mm(joined.columns(low, i));
     }
     const at::Tensor low_grad = joined.scaled(at::cat(low_grads, 1));
     at::Tensor a_grads;
-    if (flags.trains_any())
-      a_grads = low_grad.t().mm(rows_of(layout.gated ? gated_silu(saved[0], saved[1]) : saved[0]));
+    if (any(trains.adapter))
+      a_grads =
+          low_grad.t().mm(rows_of(layout.gated() ? gated_silu(saved[0], saved[1]) : saved[0]));
 
     variable_list result(layout.num_inputs());
-    if (flags.trains_x) {
+    if (trains.inputs) {
       at::Tensor x_grad = input_grad(weights, slopes, low_grad, joined.a());
-      if (layout.gated) {
+      if (layout.gated()) {
         std::tie(result[0], result[1]) =
             gated_silu_backward(x_grad.view(saved[0].sizes()), saved[0], saved[1]);
       } else {
@@ -203,9 +217,9 @@ struct AdaptedLinears : torch::autograd::Function<AdaptedLinears> {
     }
     for (std::size_t i = 0; i < weights.size(); ++i) {
       result.emplace_back();  // of the weight
-      if (layout.has_bias[i]) result.push_back(bias_grads[i]);
-      if (!layout.has_adapter[i]) continue;
-      result.push_back(flags.trains_adapter[i] ? joined.rows(a_grads, i) : at::Tensor());
+      if (layout.has.bias[i]) result.push_back(bias_grads[i]);
+      if (!layout.has.adapter[i]) continue;
+      result.push_back(trains.adapter[i] ? joined.rows(a_grads, i) : at::Tensor());
       result.push_back(b_grads[i]);
     }
     result.emplace_back();  // of the layout
@@ -213,54 +227,30 @@ struct AdaptedLinears : torch::autograd::Function<AdaptedLinears> {
   }
 
  private:
-  // What trains, and so has a gradient.
-  struct Saved {
-    bool trains_x = false;
-    std::vector<bool> trains_bias, trains_adapter;
-
-    bool trains_any() const {
-      for (const bool trains : trains_adapter)
-        if (trains) return true;
-      return false;
-    }
-    void save(AutogradContext& context) const {
-      std::vector<std::int64_t> flags{trains_x ? 1 : 0};
-      for (std::size_t i = 0; i < trains_bias.size(); ++i)
-        flags.insert(flags.end(), {trains_bias[i] ? 1 : 0, trains_adapter[i] ? 1 : 0});
-      context.saved_data["trains"] = flags;
-    }
-    static Saved load(AutogradContext& context) {
-      const auto flags = context.saved_data["trains"].toIntVector();
-      Saved saved;
-      saved.trains_x = flags[0] != 0;
-      for (std::size_t i = 1; i < flags.size(); i += 2) {
-        saved.trains_bias.push_back(flags[i] != 0);
-        saved.trains_adapter.push_back(flags[i + 1] != 0);
-      }
-      return saved;
-    }
-  };
+  static bool any(const std::vector<bool>& flags) {
+    return std::find(flags.begin(), flags.end(), true) != flags.end();
+  }
 
   static void save(AutogradContext& context, at::TensorList list, const Layout& layout,
                    const std::vector<AdaptedWeight>& weights, const at::Tensor& low) {
-    Saved flags;
+    Flags trains;
     for (std::size_t i = 0; i < layout.num_inputs(); ++i)
-      flags.trains_x = flags.trains_x || list[i].requires_grad();
+      trains.inputs = trains.inputs || list[i].requires_grad();
     for (const AdaptedWeight& w : weights) {
-      flags.trains_bias.push_back(w.bias.defined() && w.bias.requires_grad());
-      flags.trains_adapter.push_back(w.a.defined() && (w.a.requires_grad() || w.b.requires_grad()));
+      trains.bias.push_back(w.bias.defined() && w.bias.requires_grad());
+      trains.adapter.push_back(w.a.defined() && (w.a.requires_grad() || w.b.requires_grad()));
     }
     layout.save(context);
-    flags.save(context);
+    trains.save(context, "trains");
     variable_list kept;
     // A gate's slope needs both of its factors, an adapter's needs x.
-    const bool reads_x = flags.trains_any() || (layout.gated && flags.trains_x);
+    const bool reads_x = any(trains.adapter) || (layout.gated() && trains.inputs);
     for (std::size_t i = 0; i < layout.num_inputs(); ++i)
       kept.push_back(reads_x ? list[i] : at::Tensor());
     kept.push_back(low);
     for (const AdaptedWeight& w : weights) {
       // Refers to the parameter, so that the engine gathers it for backward.
-      kept.push_back(flags.trains_x ? w.weight : at::Tensor());
+      kept.push_back(trains.inputs ? w.weight : at::Tensor());
       if (w.a.defined()) kept.insert(kept.end(), {w.a, w.b});
     }
     context.save_for_backward(kept);
