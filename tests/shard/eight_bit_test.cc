@@ -76,6 +76,18 @@ TEST(Codes, OfZerosTinyAndHugeRows) {
   }
 }
 
+// On the CPU this says little; eight_bit_cuda runs it on a GPU.
+TEST(Codes, AreTheSameBitsOnEveryDevice) {
+  at::manual_seed(2);
+  const at::Tensor values = at::randn({300, 517}) * at::logspace(-30, 30, 300).unsqueeze(1);
+  for (const auto dtype : {at::kChar, at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+    const auto here = kernels::to_eight_bit(values, dtype);
+    const auto there = kernels::to_eight_bit(values.to(test_device()), dtype);
+    EXPECT_TRUE(there.scales.cpu().equal(here.scales));
+    EXPECT_TRUE(there.codes.cpu().equal(here.codes));
+  }
+}
+
 // Random matrices in random slices, some with rows longer than a slice: the same bits as whole rows
 // times their scales, on this device and for every cut.
 TEST(Slices, GiveTheSameValuesHoweverTheyAreCut) {

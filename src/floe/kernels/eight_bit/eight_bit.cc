@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 
 #include <algorithm>
@@ -102,10 +103,12 @@ bool is_eight_bit(at::ScalarType dtype) {
 EightBitRows to_eight_bit(const at::Tensor& values, at::ScalarType dtype) {
   const double most = dtype == at::kChar ? 127 : dtype == at::kFloat8_e5m2 ? 57344 : 448;
   const auto [low, high] = at::aminmax(values, /*dim=*/1);
+  // A tensor: on a GPU torch divides by a plain number through its reciprocal, which rounds twice.
+  const at::Tensor largest = at::full({}, most, values.options());
   EightBitRows rows;
   // No smaller than the smallest normal number: a row of zeros has codes of zero, and nothing
   // depends on how a device treats subnormal ones.
-  rows.scales = (at::maximum(-low, high) / most).clamp_min_(std::numeric_limits<float>::min());
+  rows.scales = (at::maximum(-low, high) / largest).clamp_min_(std::numeric_limits<float>::min());
   const at::Tensor scaled = values / rows.scales.unsqueeze(1);
   if (dtype == at::kChar) scaled.round_();
   rows.codes = scaled.clamp_(-most, most).to(dtype).view(at::kByte);

@@ -34,7 +34,9 @@ void fill_rows(FlatGroup& group, const Piece& piece, const Read& read) {
     const std::int64_t rows = std::min(step, end - row);
     const at::Tensor values = at::empty({rows, row_numel}, at::TensorOptions().dtype(at::kFloat));
     read(row * row_numel, values.view({-1}));
-    const auto codes = kernels::to_eight_bit(values, group.plan().storage_dtype);
+    // Where the slice is: a GPU rounds in the time that the host needs to read the next rows.
+    const auto codes =
+        kernels::to_eight_bit(values.to(group.slice().device()), group.plan().storage_dtype);
     const at::Tensor infinite = codes.scales.isfinite().logical_not();
     if (infinite.any().item<bool>())
       throw DataError(str("parameter '", parameter.name, "' has a value that is not finite in row ",
