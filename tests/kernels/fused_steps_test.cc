@@ -1,6 +1,7 @@
 // Fused steps with their gradients against plain ATen in fp64.
 #include <cmath>
 
+#include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/nn/cross_entropy.h"
 #include "floe/nn/fused.h"
 #include "floe/nn/rotary.h"
@@ -68,6 +69,33 @@ TEST(FusedSteps, NormAlone) {
           return {in[0] * 2, plain_norm(in[0], in[1], {})};
         },
         5 * rounding(dtype));
+}
+
+// Backward has the normalised rows in 8 bits only: they have a part in |cos| of the slope, about a
+// sixteenth with 256 columns, and are off by a sixteenth of themselves at most. A norm that forgot
+// that part would be off by the sixteenth itself.
+TEST(FusedSteps, AddCodedNorm) {
+  for (const bool centred : {true, false})
+    for (const auto dtype : kDtypes) {
+      const at::Tensor weight = random_on_gpu({256}, at::kFloat).to(dtype);
+      const at::Tensor bias = centred ? random_on_gpu({256}, at::kFloat).to(dtype) : at::Tensor();
+      const nn::NormWeights norm{weight, bias, 1e-5, centred};
+      compare(
+          {random_on_gpu({33, 256}, at::kFloat), random_on_gpu({33, 256}, at::kFloat)}, dtype,
+          [&](const Tensors& in) -> Tensors {
+            const nn::CodedNorm both = nn::add_coded_norm(in[0], in[1], norm);
+            const auto codes = kernels::to_coded_rows(both.normed.detach(), at::kFloat8_e4m3fn, {});
+            EXPECT_TRUE(both.codes.view(at::kByte).equal(codes.codes.view(at::kByte)));
+            EXPECT_TRUE(both.code_scales.equal(codes.scales));
+            return {both.stream * 2, both.normed};
+          },
+          [&](const Tensors& in) -> Tensors {
+            const at::Tensor y = in[0] + in[1], w = weight.to(y.scalar_type());
+            return {y * 2, centred ? plain_norm(y, w, bias.to(y.scalar_type()))
+                                   : at::rms_norm(y, {256}, w, 1e-5)};
+          },
+          5 * rounding(dtype) + 1.0 / (16 * 16));
+    }
 }
 
 TEST(FusedSteps, GatedSilu) {

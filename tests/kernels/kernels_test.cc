@@ -116,6 +116,30 @@ TEST(Norm, SumNormAndGradient) {
       }
 }
 
+// As many rows as make all strips there are, and none, whose sums are zero.
+TEST(Norm, WeightGradientsOfManyRowsRepeatToTheBit) {
+  for (const auto dtype : kDtypes)
+    for (const auto& [rows, dim] : {std::pair<std::int64_t, std::int64_t>{30001, 264},
+                                    {20000, 1024},
+                                    {9000, 16384},
+                                    {0, 64}}) {
+      const at::Tensor x = random_on_gpu({rows, dim}, dtype), weight = random_on_gpu({dim}, dtype);
+      // Not zero in the mean, so that sums are large beside the rounding of their terms.
+      const at::Tensor grad =
+          (random_on_gpu({rows, dim}, at::kFloat) + x.to(at::kFloat) + 1).to(dtype);
+      const at::Tensor mean = x.to(at::kFloat).mean(-1, true);
+      const at::Tensor rstd = random_on_gpu({rows, 1}, at::kFloat).abs() + 0.5;
+      const auto back = [&] {
+        return kernels::layer_norm_backward(grad, x, mean, rstd, weight, {}, false, true);
+      };
+      const auto grads = back(), again = back();
+      EXPECT_TRUE(grads.weight.equal(again.weight) && grads.bias.equal(again.bias));
+      const at::Tensor slopes = grad.to(at::kDouble), normed = (x.to(at::kDouble) - mean) * rstd;
+      expect_close(grads.weight, (slopes * normed).sum(0), rounding(dtype), "weight's gradient");
+      expect_close(grads.bias, slopes.sum(0), rounding(dtype), "bias's gradient");
+    }
+}
+
 TEST(Rotary, TurnsAndTurnsBack) {
   for (const auto dtype : kDtypes)
     for (const std::int64_t dim : {2, 16, 80})

@@ -1,12 +1,11 @@
 #include "floe/kernels/kernels.h"
 
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/_fused_rms_norm_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/sum.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "floe/core/error.h"
@@ -66,6 +65,18 @@ bool usable(std::initializer_list<at::Tensor> tensors) {
 bool norm_fits(const at::Tensor& x) {
   const std::int64_t dim = x.size(-1), pack = 16 / static_cast<std::int64_t>(x.element_size());
   return dim > 0 && dim % pack == 0 && dim / pack <= 4096;
+}
+
+std::int64_t norm_strips(const at::Tensor& x) {
+  // Four blocks on each of 132 multiprocessors, unless that leaves a strip hardly any rows; a block
+  // has 512 bytes of a row.
+  constexpr std::int64_t kBlocks = 528, kBlockBytes = 512, kLeastRows = 64;
+  const std::int64_t dim = x.size(-1),
+                     row_bytes = dim * static_cast<std::int64_t>(x.element_size());
+  const std::int64_t across = (row_bytes + kBlockBytes - 1) / kBlockBytes;
+  const std::int64_t rows = x.numel() / dim;
+  return std::clamp<std::int64_t>((rows + kLeastRows - 1) / kLeastRows, 1,
+                                  std::max<std::int64_t>(kBlocks / across, 1));
 }
 
 #ifdef FLOE_CUDA
@@ -163,11 +174,13 @@ Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor
     result.codes = at::empty({shape.rows, shape.dim}, x.options().dtype(at::kFloat8_e4m3fn));
     result.code_scales = at::empty({shape.rows}, x.options().dtype(at::kFloat));
   }
+  if (options.kept)
+    result.kept = at::empty({shape.rows, shape.dim}, x.options().dtype(at::kFloat8_e4m3fn));
   if (shape.rows > 0)
     launch_layer_norm(type_of(x), shape, read(x), read(added), read(weight), read(bias),
                       read(sum_bias), write(result.sum), write(result.out),
                       write_floats(result.mean), write_floats(result.rstd), write(result.codes),
-                      write_floats(result.code_scales), OnDevice(x));
+                      write_floats(result.code_scales), write(result.kept), OnDevice(x));
   return result;
 }
 
@@ -181,20 +194,23 @@ NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const
   const NormShape shape = norm_shape(x, 0, centred);
   NormGrads grads;
   if (want_input) {
-    grads.input = at::empty_like(x);
+    const bool kept = x.scalar_type() == at::kFloat8_e4m3fn;
+    grads.input = at::empty_like(kept ? grad : x);
     if (shape.rows > 0)
-      launch_layer_norm_backward(
-          type_of(x), shape, read(grad), read(x), static_cast<const float*>(read(mean)),
-          rstd.const_data_ptr<float>(), read(weight), read(added), write(grads.input), OnDevice(x));
+      launch_layer_norm_backward(type_of(grad), shape, read(grad), read(x),
+                                 static_cast<const float*>(read(mean)),
+                                 rstd.const_data_ptr<float>(), read(weight), read(added),
+                                 write(grads.input), kept, OnDevice(x));
   }
   if (want_weights) {
-    const at::Tensor rows = x.view({shape.rows, shape.dim}), slopes = grad.view_as(rows);
-    if (centred)
-      std::tie(std::ignore, grads.weight, grads.bias) = at::native_layer_norm_backward(
-          slopes, rows, {shape.dim}, mean, rstd, weight, weight, {false, true, true});
-    else
-      grads.weight = std::get<1>(
-          at::_fused_rms_norm_backward(slopes, rows, {shape.dim}, rstd, weight, {false, true}));
+    const std::int64_t strips = norm_strips(x);
+    const at::Tensor partials = at::empty({strips, 2, shape.dim}, x.options().dtype(at::kFloat));
+    grads.weight = at::empty_like(weight);
+    if (centred) grads.bias = at::empty_like(weight);
+    launch_norm_weight_grads(type_of(x), shape, read(grad), read(x),
+                             static_cast<const float*>(read(mean)), rstd.const_data_ptr<float>(),
+                             write_floats(partials), static_cast<int>(strips), write(grads.weight),
+                             write(grads.bias), OnDevice(x));
   }
   return grads;
 }

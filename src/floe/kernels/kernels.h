@@ -46,6 +46,14 @@ struct GatedGeluGrad {
 GatedGeluGrad gated_gelu_backward_(const at::Tensor& grad, const at::Tensor& u,
                                    const at::Tensor& gate);
 
+// Note [Normalised rows in 8 bits]
+// Backward through a norm needs its input, or the normalised rows: dx = rstd · (g - mean(g) - n ·
+// mean(g · n)) of normalised rows n. Those lie within ±√dim and are near 1 in the mean, so that
+// e4m3 takes them as they are, without a scale, and they stand in it for an input of twice or four
+// times the bytes. n has a part only in what is taken off g, which is |cos(g, n)| of it: the error
+// is 2⁻⁴ of that at most, where products in 8 bits have brought 4% of g itself. Only norms whose
+// weights are frozen and that feed such products are kept so.
+
 // Rows whose length the norm's kernels take.
 bool norm_fits(const at::Tensor& x);
 struct Normed {
@@ -54,12 +62,14 @@ struct Normed {
   at::Tensor mean,
       rstd;  // [rows, 1] fp32; undefined unless asked for, the mean also when not centred
   at::Tensor codes, code_scales;  // [rows, dim] e4m3, [rows] fp32: `out` as to_coded_rows has it
+  at::Tensor kept;                // [rows, dim] e4m3: see Note [Normalised rows in 8 bits]
 };
 struct NormOptions {
   double eps = 1e-5;
   bool statistics = false;
   bool centred = true;  // false: RMS norm, which leaves the mean where it is
   bool codes = false;   // of `out` are wanted too
+  bool kept = false;    // is wanted too
 };
 // x [..., dim]; `added`, `bias` and `sum_bias` may be undefined.
 Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight,
@@ -68,11 +78,15 @@ struct NormGrads {
   at::Tensor input;         // plus `added` where that is defined
   at::Tensor weight, bias;  // [dim]
 };
-// Either part only where it is wanted. An undefined mean: not centred. The weights' part is ATen's
-// kernel: one beside the input's, and one of its own, were slower.
+// Either part only where it is wanted. An undefined mean: not centred. `x` may be Normed::kept
+// instead, where weights are not wanted.
 NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
                               const at::Tensor& rstd, const at::Tensor& weight,
                               const at::Tensor& added, bool want_input, bool want_weights);
+
+// The strips of rows whose sums the gradients of a norm's weights are made of: [strips, 2, dim] in
+// fp32 is what that needs beside its results.
+std::int64_t norm_strips(const at::Tensor& x);
 
 // Turns x [N, H, D] in place as nn::rotate does, or back. Features lie next to each other, tokens
 // and heads may have any stride. cos and sin [N, 1, dim], contiguous, of x's dtype.

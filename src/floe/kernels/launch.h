@@ -38,15 +38,23 @@ struct NormShape {
 };
 // sum = x + added (either may be null: nothing is added, nothing is written), out = norm(sum) ·
 // weight + bias. `sum` is written with `sum_bias` added to it. Null mean and rstd are not wanted,
-// nor are null `codes` [rows, dim] (e4m3) and `code_scales` [rows] of `out`.
+// nor are null `codes` [rows, dim] (e4m3) and `code_scales` [rows] of `out`, nor a null `kept`
+// [rows, dim] (e4m3) of norm(sum).
 void launch_layer_norm(Type type, const NormShape& shape, const void* x, const void* added,
                        const void* weight, const void* bias, const void* sum_bias, void* sum,
                        void* out, float* mean, float* rstd, void* codes, float* code_scales,
-                       cudaStream_t stream);
-// input_grad = the norm's gradient for its input, plus `added` unless that is null.
+                       void* kept, cudaStream_t stream);
+// input_grad = the norm's gradient for its input, plus `added` unless that is null. With `kept`, x
+// are the bytes of that name, and no mean is needed.
 void launch_layer_norm_backward(Type type, const NormShape& shape, const void* grad, const void* x,
                                 const float* mean, const float* rstd, const void* weight,
-                                const void* added, void* input_grad, cudaStream_t stream);
+                                const void* added, void* input_grad, bool kept,
+                                cudaStream_t stream);
+// The gradients of its weight and, unless null, bias: first of strips of the rows, `partials`
+// [strips, 2, dim], then their sum.
+void launch_norm_weight_grads(Type type, const NormShape& shape, const void* grad, const void* x,
+                              const float* mean, const float* rstd, float* partials, int strips,
+                              void* weight_grad, void* bias_grad, cudaStream_t stream);
 
 // x [tokens, heads, ...] with these strides, no alignment asked for; cos and sin [tokens, dim].
 struct RotaryShape {

@@ -45,36 +45,57 @@ __device__ float row_max(float a) {
 }
 
 // With kCodes also `out` in e4m3 with a scale per row, as launch_coded_rows would make it of `out`.
+// Where `kept` is wanted: see Note [Normalised rows in 8 bits].
 template <class T, bool kCodes>
-__global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added, const T* weight,
-                                  const T* bias, const T* sum_bias, T* sum, T* out, float* mean,
-                                  float* rstd, unsigned char* codes, float* code_scales) {
+__global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added,
+                                  const T* __restrict__ weight, const T* __restrict__ bias,
+                                  const T* __restrict__ sum_bias, T* __restrict__ sum,
+                                  T* __restrict__ out, float* __restrict__ mean,
+                                  float* __restrict__ rstd, unsigned char* __restrict__ codes,
+                                  float* __restrict__ code_scales,
+                                  unsigned char* __restrict__ kept) {
   constexpr int kSize = Pack<T>::kSize;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const bool inside = row < shape.rows;  // all threads meet in row_sum
   const std::int64_t base = row * shape.dim;
   float values[kPacks][kSize];
   float total = 0;
+  // All loads before the first store, which the compiler could not move them across.
+  Pack<T> packs[kPacks], more[kPacks];
+#pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int column = column_of<T>(p);
-    const bool real = inside && column < shape.dim;
-    Pack<T> pack, more;
-    if (real) pack = load(x + base + column);
-    if (real && added) more = load(added + base + column);
+    if (inside && column < shape.dim) packs[p] = load(x + base + column);
+  }
+  if (added) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int column = column_of<T>(p);
+      if (inside && column < shape.dim) more[p] = load(added + base + column);
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const bool real = inside && column_of<T>(p) < shape.dim;
     for (int k = 0; k < kSize; ++k) {
-      float value = real ? to_float(pack.values[k]) : 0.0f;
+      float value = real ? to_float(packs[p].values[k]) : 0.0f;
       // Rounded as if the sum had been written and read again: backward sees the same numbers.
-      if (real && added) value = to_float(from_float<T>(value + to_float(more.values[k])));
+      if (real && added) value = to_float(from_float<T>(value + to_float(more[p].values[k])));
       values[p][k] = value;
       total += value;
     }
-    if (real && sum) {
-      Pack<T> extra;
+  }
+  if (sum) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int column = column_of<T>(p);
+      if (!inside || column >= shape.dim) continue;
+      Pack<T> extra, result;
       if (sum_bias) extra = load(sum_bias + column);
       for (int k = 0; k < kSize; ++k)
-        pack.values[k] =
+        result.values[k] =
             from_float<T>(values[p][k] + (sum_bias ? to_float(extra.values[k]) : 0.0f));
-      store(sum + base + column, pack);
+      store(sum + base + column, result);
     }
   }
   const float average = shape.centred ? row_sum(total, 0).x / static_cast<float>(shape.dim) : 0.0f;
@@ -99,6 +120,11 @@ __global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added, c
       result.values[k] = from_float<T>((values[p][k] - average) * scale * to_float(w.values[k]) +
                                        (bias ? to_float(b.values[k]) : 0.0f));
     store(out + base + column, result);
+    if (kept) {
+      float normed[kSize];
+      for (int k = 0; k < kSize; ++k) normed[k] = (values[p][k] - average) * scale;
+      *reinterpret_cast<PackedCodes<kSize>*>(kept + base + column) = codes_as_they_are(normed);
+    }
     if constexpr (kCodes)
       for (int k = 0; k < kSize; ++k) {
         values[p][k] = to_float(result.values[k]);
@@ -119,25 +145,39 @@ __global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added, c
   }
 }
 
-template <class T>
-__global__ void input_grad_kernel(NormShape shape, const T* grad, const T* x, const float* mean,
+// With kKept the normalised rows are there in 8 bits, instead of x.
+template <class T, bool kKept>
+__global__ void input_grad_kernel(NormShape shape, const T* grad, const void* x, const float* mean,
                                   const float* rstd, const T* weight, const T* added,
                                   T* input_grad) {
   constexpr int kSize = Pack<T>::kSize;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const bool inside = row < shape.rows;  // all threads meet in row_sum
   const std::int64_t base = row * shape.dim;
-  const float average = inside && shape.centred ? mean[row] : 0, scale = inside ? rstd[row] : 0;
+  const float average = !kKept && inside && shape.centred ? mean[row] : 0;
+  const float scale = inside ? rstd[row] : 0;
   float normed[kPacks][kSize], slopes[kPacks][kSize];
+  Pack<T> more[kPacks];
   float sum = 0, product = 0;
   for (int p = 0; p < kPacks; ++p) {
     const int column = column_of<T>(p);
     const bool real = inside && column < shape.dim;
     Pack<T> g, v, w;
-    if (real)
-      g = load(grad + base + column), v = load(x + base + column), w = load(weight + column);
+    PackedCodes<kSize> codes;
+    if (real) {
+      g = load(grad + base + column), w = load(weight + column);
+      if constexpr (kKept)
+        codes = *reinterpret_cast<const PackedCodes<kSize>*>(
+            static_cast<const unsigned char*>(x) + base + column);
+      else
+        v = load(static_cast<const T*>(x) + base + column);
+    }
+    if (real && added) more[p] = load(added + base + column);
     for (int k = 0; k < kSize; ++k) {
-      normed[p][k] = real ? (to_float(v.values[k]) - average) * scale : 0.0f;
+      if constexpr (kKept)
+        normed[p][k] = real ? value_of_e4m3(codes.values[k]) : 0.0f;
+      else
+        normed[p][k] = real ? (to_float(v.values[k]) - average) * scale : 0.0f;
       slopes[p][k] = real ? to_float(g.values[k]) * to_float(w.values[k]) : 0.0f;
       sum += slopes[p][k];
       product += slopes[p][k] * normed[p][k];
@@ -150,11 +190,10 @@ __global__ void input_grad_kernel(NormShape shape, const T* grad, const T* x, co
   for (int p = 0; p < kPacks; ++p) {
     const int column = column_of<T>(p);
     if (column >= shape.dim) continue;
-    Pack<T> more, result;
-    if (added) more = load(added + base + column);
+    Pack<T> result;
     for (int k = 0; k < kSize; ++k)
       result.values[k] = from_float<T>(scale * (slopes[p][k] - a - normed[p][k] * b) +
-                                       (added ? to_float(more.values[k]) : 0.0f));
+                                       (added ? to_float(more[p].values[k]) : 0.0f));
     store(input_grad + base + column, result);
   }
 }
@@ -176,7 +215,7 @@ Launch launch_for(const NormShape& shape) {
 void launch_layer_norm(Type type, const NormShape& shape, const void* x, const void* added,
                        const void* weight, const void* bias, const void* sum_bias, void* sum,
                        void* out, float* mean, float* rstd, void* codes, float* code_scales,
-                       cudaStream_t stream) {
+                       void* kept, cudaStream_t stream) {
   dispatch(type, [&](auto zero) {
     using T = decltype(zero);
     const Launch launch = launch_for<T>(shape);
@@ -185,19 +224,21 @@ void launch_layer_norm(Type type, const NormShape& shape, const void* x, const v
         shape, static_cast<const T*>(x), static_cast<const T*>(added),
         static_cast<const T*>(weight), static_cast<const T*>(bias), static_cast<const T*>(sum_bias),
         static_cast<T*>(sum), static_cast<T*>(out), mean, rstd, static_cast<unsigned char*>(codes),
-        code_scales);
+        code_scales, static_cast<unsigned char*>(kept));
   });
 }
 
 void launch_layer_norm_backward(Type type, const NormShape& shape, const void* grad, const void* x,
                                 const float* mean, const float* rstd, const void* weight,
-                                const void* added, void* input_grad, cudaStream_t stream) {
+                                const void* added, void* input_grad, bool kept,
+                                cudaStream_t stream) {
   dispatch(type, [&](auto zero) {
     using T = decltype(zero);
     const Launch launch = launch_for<T>(shape);
-    input_grad_kernel<<<launch.blocks, launch.threads, 0, stream>>>(
-        shape, static_cast<const T*>(grad), static_cast<const T*>(x), mean, rstd,
-        static_cast<const T*>(weight), static_cast<const T*>(added), static_cast<T*>(input_grad));
+    auto* kernel = kept ? &input_grad_kernel<T, true> : &input_grad_kernel<T, false>;
+    kernel<<<launch.blocks, launch.threads, 0, stream>>>(
+        shape, static_cast<const T*>(grad), x, mean, rstd, static_cast<const T*>(weight),
+        static_cast<const T*>(added), static_cast<T*>(input_grad));
   });
 }
 

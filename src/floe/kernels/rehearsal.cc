@@ -95,7 +95,10 @@ Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const NormOption
     result.codes = at::empty({rows, dim}, x.options().dtype(at::kFloat8_e4m3fn));
     result.code_scales = at::empty({rows}, floats);
   }
-  listening->pass("norm", 2 * bytes_of(x) + 2 * bytes_of(added) + bytes_of(result.codes));
+  if (options.kept)
+    result.kept = at::empty({rows, dim}, x.options().dtype(at::kFloat8_e4m3fn));
+  listening->pass("norm", 2 * bytes_of(x) + 2 * bytes_of(added) + bytes_of(result.codes) +
+                              bytes_of(result.kept));
   return result;
 }
 
@@ -104,12 +107,14 @@ NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const
                               bool want_weights) {
   NormGrads grads;
   if (want_input) {
-    grads.input = at::empty_like(x);
-    listening->pass("norm_backward", bytes_of(grad) + 2 * bytes_of(x) + bytes_of(added));
+    grads.input = at::empty_like(x.scalar_type() == at::kFloat8_e4m3fn ? grad : x);
+    listening->pass("norm_backward", 2 * bytes_of(grad) + bytes_of(x) + bytes_of(added));
   }
   if (want_weights) {
     grads.weight = at::empty_like(weight);
     if (centred) grads.bias = at::empty_like(weight);
+    const at::Tensor partials =
+        at::empty({norm_strips(x), 2, x.size(-1)}, x.options().dtype(at::kFloat));
     listening->pass("norm_weights", bytes_of(grad) + bytes_of(x));
   }
   return grads;

@@ -63,6 +63,34 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
   }
 };
 
+struct AddCodedNorm : torch::autograd::Function<AddCodedNorm> {
+  static variable_list forward(AutogradContext* context, const Variable& x,
+                               const MaybeTensor& maybe_added, const Variable& weight,
+                               const MaybeTensor& maybe_bias, double eps, bool centred, bool back,
+                               kernels::Normed* made) {
+    const at::Tensor added = tensor_of(maybe_added), bias = tensor_of(maybe_bias);
+    *made = kernels::layer_norm(
+        x, added, weight, bias, {},
+        {.eps = eps, .statistics = back, .centred = centred, .codes = true, .kept = back});
+    if (back) context->save_for_backward({made->kept, made->mean, made->rstd, weight});
+    context->saved_data["has_added"] = added.defined();
+    context->set_materialize_grads(false);
+    return {added.defined() ? made->sum : x, made->out};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor along = contiguous(grads[0]), branch = contiguous(grads[1]);
+    at::Tensor input = along;
+    if (branch.defined())
+      input = kernels::layer_norm_backward(branch, saved[0], saved[1], saved[2], saved[3], along,
+                                           /*want_input=*/true, /*want_weights=*/false)
+                  .input;
+    const bool has_added = context->saved_data["has_added"].toBool();
+    return {input, has_added ? input : at::Tensor(), {}, {}, {}, {}, {}, {}};
+  }
+};
+
 struct NormLinear : torch::autograd::Function<NormLinear> {
   static variable_list forward(AutogradContext* context, const Variable& x,
                                const Variable& norm_weight, const MaybeTensor& maybe_bias,
@@ -209,6 +237,20 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor
   }
   const at::Tensor y = added.defined() ? x + added : x;
   return {y, plain_norm(y, norm)};
+}
+
+CodedNorm add_coded_norm(const at::Tensor& x, const at::Tensor& added, const NormWeights& norm) {
+  const bool usable = norm_is_usable(x, norm) && !any_trains({norm.weight, norm.bias}) &&
+                      (!added.defined() || kernels::usable({x, added}));
+  if (!usable) {
+    const auto [stream, normed] = add_norm(x, added, norm);
+    return {stream, normed, {}, {}};
+  }
+  kernels::Normed made;
+  const bool back = at::GradMode::is_enabled() && any_trains({x, added});
+  const auto both = AddCodedNorm::apply(x, some(added), norm.weight, some(norm.bias), norm.eps,
+                                        norm.centred, back, &made);
+  return {both[0], both[1], made.codes, made.code_scales};
 }
 
 std::pair<at::Tensor, at::Tensor> norm_linear(const at::Tensor& x, const NormWeights& norm,

@@ -35,6 +35,15 @@ std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& grad,
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& added,
                                            const NormWeights& norm);
 
+// The same of a norm whose weights are frozen and whose result goes into products of codes
+// (linear.h): also its codes, for a SharedRows, and in backward rows in 8 bits instead of the sum
+// (kernels, Note [Normalised rows in 8 bits]). Codes are undefined where kernels do not apply.
+struct CodedNorm {
+  at::Tensor stream, normed;
+  at::Tensor codes, code_scales;
+};
+CodedNorm add_coded_norm(const at::Tensor& x, const at::Tensor& added, const NormWeights& norm);
+
 // x, and linear(norm(x), weight).
 std::pair<at::Tensor, at::Tensor> norm_linear(const at::Tensor& x, const NormWeights& norm,
                                               const at::Tensor& weight);

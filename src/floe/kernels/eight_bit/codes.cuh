@@ -51,4 +51,24 @@ __device__ PackedCodes<kSize> codes_of(const float* values, const DivideBy& divi
   return codes;
 }
 
+// Of values that need no scale.
+template <int kSize>
+__device__ PackedCodes<kSize> codes_as_they_are(const float (&values)[kSize]) {
+  PackedCodes<kSize> codes;
+#pragma unroll
+  for (int k = 0; k < kSize; k += 2) {
+    const __nv_fp8x2_storage_t pair = __nv_cvt_float2_to_fp8x2(
+        make_float2(values[k], values[k + 1]), __NV_SATFINITE, __NV_E4M3);
+    codes.values[k] = static_cast<unsigned char>(pair & 0xff);
+    codes.values[k + 1] = static_cast<unsigned char>(pair >> 8);
+  }
+  return codes;
+}
+
+__device__ inline float value_of_e4m3(unsigned char code) {
+  __nv_fp8_e4m3 value;
+  value.__x = code;
+  return static_cast<float>(value);
+}
+
 }  // namespace floe::kernels

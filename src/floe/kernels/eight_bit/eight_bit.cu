@@ -1,7 +1,6 @@
 // Values of matrices that are stored in 8 bits with one scale per row. See Note [Eight bits].
-#include <cuda_fp8.h>
-
 #include "floe/kernels/dispatch.cuh"
+#include "floe/kernels/eight_bit/codes.cuh"
 #include "floe/kernels/eight_bit/eight_bit_launch.h"
 #include "floe/kernels/pack.cuh"
 
@@ -13,13 +12,7 @@ constexpr int kCodes = 16;  // of one thread: one load of 16 bytes
 
 template <bool kFloats>
 __device__ float value_of(unsigned char code) {
-  if constexpr (kFloats) {
-    __nv_fp8_e4m3 value;
-    value.__x = code;
-    return static_cast<float>(value);
-  } else {
-    return static_cast<float>(static_cast<signed char>(code));
-  }
+  return kFloats ? value_of_e4m3(code) : static_cast<float>(static_cast<signed char>(code));
 }
 
 // The last of the job's matrices that begins at the element or before it; the first, if none does.

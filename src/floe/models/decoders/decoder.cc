@@ -28,6 +28,14 @@ std::pair<at::Tensor, at::Tensor> Norm::add(const at::Tensor& x, const at::Tenso
   return {y, nn::call(*this, y)};
 }
 
+nn::CodedNorm Norm::add_for(const at::Tensor& weight, const at::Tensor& x,
+                            const at::Tensor& added) {
+  if (!boundary && !checkpointed && nn::codes_of(weight))
+    return nn::add_coded_norm(x, added, {weight_, bias_, eps_, kind_ != NormKind::rms});
+  auto [stream, normed] = add(x, added);
+  return {std::move(stream), std::move(normed), {}, {}};
+}
+
 DecoderLayer::DecoderLayer(const DecoderSpec& spec, std::int64_t index)
     : spec_(spec), index_(static_cast<std::size_t>(index)) {
   const DecoderNames& names = spec.names;
@@ -137,14 +145,20 @@ at::Tensor DecoderLayer::forward(const at::Tensor& x, const ContextPtr& context)
     const at::Tensor y = attention_norm_(x + drop(attend(x, *context)));
     return mlp_norm_(y + drop(transform(y)));
   }
-  const auto [stream, normed] = attention_norm_->add(x, {});
-  const at::Tensor attended = attend(normed, *context);
+  const auto attend_to = [&](const nn::CodedNorm& norm) {
+    const nn::SharedRows once(norm.normed, norm.codes, norm.code_scales);
+    return std::pair(norm.stream, attend(norm.normed, *context));
+  };
+  // What is normalised does not outlive the attention.
+  const auto [stream, attended] =
+      attend_to(attention_norm_->add_for((qkv_ ? qkv_ : q_)->weight, x, {}));
   if (spec_.parallel_residual) {
     const at::Tensor beside = drop(nn::leaves(*this, attended));
     return stream + beside + drop(nn::leaves(*this, transform(mlp_norm_(stream))));
   }
-  const auto [y, inner] = mlp_norm_->add(stream, drop(attended));
-  return y + drop(nn::leaves(*this, transform(inner)));
+  const nn::CodedNorm second = mlp_norm_->add_for(up_->weight, stream, drop(attended));
+  const nn::SharedRows of_second(second.normed, second.codes, second.code_scales);
+  return second.stream + drop(nn::leaves(*this, transform(second.normed)));
 }
 
 Decoder::Decoder(const DecoderSpec& spec, const std::optional<Gates>& gates,

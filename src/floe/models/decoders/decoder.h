@@ -11,6 +11,7 @@
 #include "floe/models/flamingo/gated_cross_attention.h"
 #include "floe/models/language_model.h"
 #include "floe/models/vocabulary.h"
+#include "floe/nn/fused.h"
 #include "floe/nn/layers.h"
 
 namespace floe::models {
@@ -22,6 +23,8 @@ class Norm : public nn::Module {
   at::Tensor forward(const at::Tensor& x);
   // x + added (undefined: x itself) and its norm, see nn::add_norm.
   std::pair<at::Tensor, at::Tensor> add(const at::Tensor& x, const at::Tensor& added);
+  // The same for a result that goes through linear layers with this weight, see nn::add_coded_norm.
+  nn::CodedNorm add_for(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& added);
 
  private:
   NormKind kind_;

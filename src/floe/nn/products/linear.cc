@@ -27,13 +27,15 @@ thread_local SharedRows* shared_rows = nullptr;
 // The codes of x [..., in] as rows.
 struct RowsOf {
   static kernels::CodedRows get(const at::Tensor& x, at::ScalarType dtype) {
-    const auto make = [&] { return kernels::to_coded_rows(rows_of(x), dtype, {}); };
+    SharedRows* empty = nullptr;
     for (SharedRows* shared = shared_rows; shared; shared = shared->outer_) {
       if (!shared->x_.is_same(x) || shared->version_ != version_of(x)) continue;
-      if (!shared->codes_.defined()) std::tie(shared->codes_, shared->scales_) = parts(make());
-      return {shared->codes_, shared->scales_};
+      if (shared->codes_.defined()) return {shared->codes_, shared->scales_};
+      if (!empty) empty = shared;
     }
-    return make();
+    kernels::CodedRows made = kernels::to_coded_rows(rows_of(x), dtype, {});
+    if (empty) std::tie(empty->codes_, empty->scales_) = parts(made);
+    return made;
   }
   // Somebody may write into x while its codes are shared.
   static std::int64_t version_of(const at::Tensor& x) {

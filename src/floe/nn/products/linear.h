@@ -18,10 +18,9 @@
 // its own spread, and one product more adds to it as independent errors do.
 //
 // Rows are brought to 8 bits by a kernel of their own, once for each product, or once for all
-// products of the same x (q, k and v; gate and up) inside of a SharedRows. In the image tower,
-// which has no backward, the kernels of norm and quick-GELU make the codes themselves. Elsewhere a
-// kernel that makes x and its codes at once (norms with gradients, GELU, attention) would hand them
-// to a SharedRows too.
+// products of the same x (q, k and v; gate and up) inside of a SharedRows. The kernels of frozen
+// norms and of GELU make the codes themselves. A kernel of attention that makes x and its codes at
+// once would hand them to a SharedRows too.
 #pragma once
 
 #include <ATen/core/Tensor.h>
