@@ -25,14 +25,19 @@ class RandomSequences {
       : data_(config.at("data").at(source)),
         media_token_(value_or(config.at("model"), "media_token", -1)),
         padded_(config.value("padded", false)),
+        reverse_(config.value("reverse", false)),
         source_(static_cast<std::int64_t>(source)),
         side_(value_or(config.at("model"), "image_size", models::VisionSpec().image_size)),
         seed_(config.at("seed").get<std::uint64_t>() * 1'000'003 +
               static_cast<std::uint64_t>(step * 16 + source_)),
         device_(device_from(config)) {
-    std::int64_t tokens = 0;
+    require<ConfigError>(!padded_ || !reverse_, "a padded batch cannot be reversed");
+    std::int64_t tokens = 0, images = 0;
     for (const Json& sequence : data_.at("sequences")) {
+      first_tokens_.push_back(tokens);
+      first_images_.push_back(images);
       tokens += sequence.at(0).get<std::int64_t>();
+      images += sequence.at(1).get<std::int64_t>();
       longest_ = std::max(longest_, sequence.at(0).get<std::int64_t>());
     }
     random_ids_ = at::randint(1, data_.at("text_tokens").get<std::int64_t>(), {tokens},
@@ -40,7 +45,9 @@ class RandomSequences {
   }
 
   PackedBatch batch() {
-    for (const Json& sequence : data_.at("sequences")) add(sequence.at(0), sequence.at(1));
+    const Json& sequences = data_.at("sequences");
+    for (std::size_t i = 0; i < sequences.size(); ++i)
+      add(reverse_ ? sequences.size() - 1 - i : i, sequences);
     const auto count = static_cast<std::int64_t>(slots_.size());
     PackedBatch batch;
     batch.ids = at::tensor(ids_, at::kLong);
@@ -57,17 +64,20 @@ class RandomSequences {
 
  private:
   // Images are spread evenly: one where a new share of the tokens begins.
-  void add(std::int64_t tokens, std::int64_t images) {
-    const auto* random = random_ids_.const_data_ptr<std::int64_t>();
+  void add(std::size_t index, const Json& sequences) {
+    const std::int64_t tokens = sequences.at(index).at(0), images = sequences.at(index).at(1);
+    const auto* random = random_ids_.const_data_ptr<std::int64_t>() + first_tokens_[index];
     const std::int64_t length = padded_ ? longest_ : tokens;
     for (std::int64_t i = 0; i < length; ++i) {
       const bool real = i < tokens, image = real && images > 0 && i * images % tokens < images;
-      const std::int64_t id = real ? random[used_++] : 0;
+      const std::int64_t id = real ? random[i] : 0;
       ids_.push_back(image ? media_token_ : id);
       labels_.push_back(image || !real ? kNoLabel : id);
       positions_.push_back(i);
     }
     const std::int64_t slots = data_.at("slots");
+    for (std::int64_t image = 0; image < images; ++image)
+      image_order_.push_back(first_images_[index] + image);
     real_images_.push_back(images);
     offsets_.push_back(static_cast<std::int64_t>(ids_.size()));
     image_offsets_.push_back(image_offsets_.back() + (padded_ ? slots : images));
@@ -80,6 +90,7 @@ class RandomSequences {
     for (const std::int64_t count : real_images_) real += count;
     const auto options = at::TensorOptions().dtype(at::kBFloat16).device(device_);
     at::Tensor random = at::randn({real, 3, side_, side_}, generator_from(seed_, device_), options);
+    if (reverse_) return random.index_select(0, at::tensor(image_order_, at::kLong).to(device_));
     if (!padded_) return random;
     at::Tensor all = at::zeros({image_offsets_.back(), 3, side_, side_}, options);
     std::int64_t taken = 0;
@@ -93,12 +104,13 @@ class RandomSequences {
 
   const Json& data_;
   std::int64_t media_token_;
-  bool padded_;
+  bool padded_, reverse_;
   std::int64_t source_, side_;
   std::uint64_t seed_;
   c10::Device device_;
   at::Tensor random_ids_;
-  std::int64_t longest_ = 0, used_ = 0;
+  std::int64_t longest_ = 0;
+  std::vector<std::int64_t> first_tokens_, first_images_, image_order_;  // first: by sequence
   std::vector<std::int64_t> ids_, positions_, labels_, slots_, real_images_;
   std::vector<std::int64_t> offsets_{0}, image_offsets_{0};
 };
@@ -165,6 +177,7 @@ shard::ShardOptions flamingo_sharding(const Json& config) {
   if (compute_dtype(config) == at::kBFloat16)
     options.mixed_precision = {.param = at::kBFloat16, .reduce = at::kFloat};
   options.prefetch = config.at("prefetch");
+  options.passes_per_update = config.value("passes", 1);
   options.activation_checkpointing = config.at("checkpointing").get<std::vector<std::string>>();
   options.kept_activations.products = config.value("keep", false);
   options.kept_activations.in_host = config.value("offload", false);
@@ -195,9 +208,11 @@ at::Generator generator_from(std::uint64_t seed, c10::Device device) {
 
 PackedBatch flamingo_batch(const Json& config, std::int64_t step) {
   PackedBatch all;
-  for (std::size_t source = 0; source < config.at("data").size(); ++source) {
+  const std::size_t count = config.at("data").size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t source = config.value("reverse", false) ? count - 1 - i : i;
     const PackedBatch batch = RandomSequences(config, source, step).batch();
-    all = source == 0 ? batch : models::concatenate(all, batch);
+    all = i == 0 ? batch : models::concatenate(all, batch);
   }
   return all;
 }

@@ -35,7 +35,8 @@ models::InputOptions flamingo_input_options(const Json& config);
 at::Generator generator_from(std::uint64_t seed, c10::Device device);
 
 // The batch of one step: random tokens and images of the sequences that "data" lists. With "padded"
-// every sequence is as long as the longest of its data set and has as many images.
+// every sequence is as long as the longest of its data set and has as many images; with "reverse"
+// data sets and sequences come the other way round, which sums everything in another order.
 PackedBatch flamingo_batch(const Json& config, std::int64_t step);
 
 }  // namespace floe::bench

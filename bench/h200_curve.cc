@@ -2,7 +2,10 @@
 // another program does with the same weights and batches can be compared with it, loss by loss.
 #include <ATen/ATen.h>
 
+#include <cmath>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "floe/io/tensors/open_tensors.h"
 #include "floe/kernels/kernels.h"
 #include "floe/models/model_input.h"
+#include "floe/nn/init.h"
 #include "floe/nn/module.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "h200_tasks.h"
@@ -19,26 +23,59 @@
 namespace floe::bench {
 namespace {
 
+// What begins at zero, so that nothing behind it has a gradient in the first step, begins elsewhere:
+// gates half open, adapters at work.
+class OpenedSource final : public TensorSource {
+ public:
+  explicit OpenedSource(nn::Module& model) {
+    for (const auto& parameter : nn::named_parameters(model)) {
+      const bool gate = glob_match("*_gate", parameter.name);
+      if (!gate && !glob_match("*.lora_B*", parameter.name)) continue;
+      const auto sizes = parameter.tensor.sizes();
+      tensors_[parameter.name] = {parameter.name, {sizes.begin(), sizes.end()}, DType::f32, {}};
+    }
+  }
+  std::vector<std::string> names() const override { return names_in(tensors_); }
+  const TensorInfo* find(const std::string& name) const override {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? nullptr : &found->second;
+  }
+  void read(const TensorInfo& tensor, std::int64_t first, std::int64_t count,
+            std::span<std::byte> out) const override {
+    check_request(tensor, first, count, out);
+    const nn::Init init = tensor.numel() == 1 ? nn::Init::constant(0.5) : nn::Init::normal(0.02);
+    nn::fill(init, /*seed=*/7, tensor.name, first, at::from_blob(out.data(), {count}, at::kFloat));
+  }
+
+ private:
+  std::map<std::string, TensorInfo> tensors_;
+};
+
 class CurveJob {
  public:
+  // From "weights", or without it from random ones that follow from "seed" alone; "opened" says
+  // whether those are an OpenedSource's.
   explicit CurveJob(const Json& config)
-      : config_(config),
-        weights_(open_tensors(config.at("weights"))),
-        model_(std::make_shared<models::Flamingo>(flamingo_spec(config.at("model")))) {
+      : config_(config), model_(language_model(config.at("model"))) {
     kernels::allow(!config.value("plain", false));
-    nn::set_trainable(*model_, model_->trained_by_default());
-    // The image tower's last norm is not used: tokens are taken from before it.
-    for (const auto& parameter : nn::named_parameters(*model_))
-      require<ConfigError>(weights_->find(parameter.name) != nullptr ||
-                               glob_match("vision_encoder.ln_post.*", parameter.name),
-                           config.at("weights").dump(), " has no ", parameter.name);
+    if (config.contains("weights")) {
+      weights_ = open_tensors(config.at("weights"));
+      // The image tower's last norm is not used: tokens are taken from before it.
+      for (const auto& parameter : nn::named_parameters(model_->module()))
+        require<ConfigError>(weights_->find(parameter.name) != nullptr ||
+                                 glob_match("vision_encoder.ln_post.*", parameter.name),
+                             config.at("weights").dump(), " has no ", parameter.name);
+    } else if (config.value("opened", false)) {
+      weights_ = std::make_shared<OpenedSource>(model_->module());
+    }
     shard::ShardOptions options = flamingo_sharding(config);
+    options.seed = config.at("seed");
     options.source = weights_.get();
-    engine_ = shard::fully_shard(model_, units_of(config.at("model")), options);
+    engine_ = shard::fully_shard({model_, &model_->module()}, units_of(config.at("model")), options);
   }
 
   shard::Engine& engine() { return *engine_; }
-  models::Flamingo& model() { return *model_; }
+  nn::Module& model() { return model_->module(); }
 
   // Leaves gradients behind.
   double forward_backward(std::int64_t step) {
@@ -55,7 +92,7 @@ class CurveJob {
  private:
   const Json& config_;
   std::shared_ptr<const TensorSource> weights_;
-  std::shared_ptr<models::Flamingo> model_;
+  std::shared_ptr<models::LanguageModel> model_;
   std::shared_ptr<shard::Engine> engine_;
   std::int64_t tokens_sum_ = 0;
 };
@@ -92,6 +129,53 @@ Json repeat_gradients(const Json& config) {
     job.engine().clear_gradients();
   }
   return {{"runs", runs}, {"tokens_sum", job.tokens_sum()}};
+}
+
+namespace {
+
+// Gradients of what trains, by parameter, on the CPU.
+std::map<std::string, at::Tensor> gradients_of(const Json& config) {
+  CurveJob job(config);
+  job.forward_backward(0);
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& parameter : nn::named_parameters(job.model()))
+    if (const at::Tensor gradient = job.engine().full_gradient(parameter.name); gradient.defined())
+      gradients[parameter.name] = gradient.to(at::kCPU, at::kFloat);
+  return gradients;
+}
+
+// "lang_encoder.gated_cross_attn_layers.3": up to the number that is a layer's.
+std::string layer_of(const std::string& name) {
+  for (std::size_t at = name.find('.'); at != std::string::npos; at = name.find('.', at + 1)) {
+    const std::size_t end = name.find_first_not_of("0123456789", at + 1);
+    if (end != at + 1 && end != std::string::npos && name[end] == '.') return name.substr(0, end);
+  }
+  return name.substr(0, name.find('.'));
+}
+
+}  // namespace
+
+Json match_gradients(const Json& config) {
+  const auto exact = gradients_of(config.at("exact"));
+  Json answer = Json::object();
+  for (const auto& [system, changes] : config.at("systems").items()) {
+    const auto found = gradients_of(changes);
+    struct Sums {
+      double dot = 0, exact = 0, found = 0;
+    };
+    std::map<std::string, Sums> layers;
+    for (const auto& [name, gradient] : found) {
+      const at::Tensor a = exact.at(name).to(at::kDouble), b = gradient.to(at::kDouble);
+      Sums& sums = layers[layer_of(name)];
+      sums.dot += (a * b).sum().item<double>();
+      sums.exact += a.square().sum().item<double>();
+      sums.found += b.square().sum().item<double>();
+    }
+    for (const auto& [layer, sums] : layers)
+      answer[system][layer] = {{"cosine", sums.dot / std::sqrt(sums.exact * sums.found)},
+                               {"ratio", std::sqrt(sums.found / sums.exact)}};
+  }
+  return answer;
 }
 
 }  // namespace floe::bench

@@ -108,6 +108,12 @@ class StepJob {
       forward = device_clock.now();
       forward_host = host.milliseconds();
     };
+    const std::int64_t passes = config_.value("passes", 1);
+    for (std::int64_t earlier = 1; earlier < passes; ++earlier) {
+      engine_->set_gradient_sync(false);
+      train::run_pass(*model_, input_, {});
+    }
+    engine_->set_gradient_sync(true);
     const train::PassLosses pass = graphs_ ? graphs_->run(input_, after_forward)
                                            : train::run_pass(*model_, input_, after_forward);
     const auto backward = device_clock.now();

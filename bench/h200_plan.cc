@@ -1,9 +1,11 @@
-// What the plan says of a step, without a GPU (plan.py).
+// What the plan says of a step, and which strategy it would choose, without a GPU (plan.py,
+// plan_best.py, h200_best.py).
 #include <memory>
 
 #include "flamingo_job.h"
 #include "floe/plan/machine/simulate.h"
 #include "floe/plan/rehearsal/rehearse.h"
+#include "floe/plan/step/best.h"
 #include "h200_tasks.h"
 
 namespace floe::bench {
@@ -27,6 +29,40 @@ Json plan_step(const Json& config) {
           {"passes_ms", 1e3 * time.passes},     {"gaps_ms", 1e3 * time.gaps},
           {"exposed_ms", 1e3 * time.exposed},   {"update_ms", 1e3 * time.update_seconds},
           {"tflop", time.flops / 1e12}};
+}
+
+namespace {
+
+// A choice as "steps" takes it.
+Json overrides_of(const plan::Choice& choice) {
+  const StrategyConfig& strategy = choice.strategy;
+  const bool resident = strategy.frozen.residency == shard::Residency::resident;
+  return {{"checkpointing", strategy.activation_checkpointing},
+          {"keep", strategy.activations.keep == ActivationsConfig::Keep::products},
+          {"offload", strategy.activations.offload},
+          {"residency", resident ? "resident" : "sharded"},
+          {"passes", choice.cut}};
+}
+
+}  // namespace
+
+Json best_strategies(const Json& config) {
+  const auto model = language_model(config.at("model"));
+  plan::PlanSubject subject;
+  subject.type = "benchmark";
+  subject.model = {model, &model->module()};
+  subject.world_size = config.at("world");
+  subject.strategy.units = units_of(config.at("model")).units;
+  plan::StepSettings settings{plan::find_machine(config.at("machine")),
+                              plan::parse_batch(config.at("batch"))};
+  if (config.contains("inter"))
+    settings.machine.inter_gbs = plan::parse_rate("inter", config.at("inter"));
+  const std::int64_t budget = config.value("budget_bytes", settings.machine.memory.bytes);
+  const plan::Best best = plan::find_best(subject, settings, budget);
+  Json answer = plan::to_json(best);
+  for (std::size_t i = 0; i < best.choices.size(); ++i)
+    answer["best"][i]["overrides"] = overrides_of(best.choices[i]);
+  return answer;
 }
 
 }  // namespace floe::bench

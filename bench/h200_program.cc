@@ -19,7 +19,7 @@ namespace {
 int run(const std::vector<std::string>& arguments) {
   require<ConfigError>(arguments.size() == 1, "usage: bench_h200 CONFIG.json");
   const nlohmann::json config = bench::read_config(arguments[0]);
-  if (config.at("device") == "cuda") at::globalContext().lazyInitDevice(at::kCUDA);
+  if (config.value("device", "cpu") == "cuda") at::globalContext().lazyInitDevice(at::kCUDA);
   // fp32 means fp32.
   at::globalContext().setAllowTF32CuBLAS(false);
   at::globalContext().setAllowTF32CuDNN(false);
@@ -27,8 +27,10 @@ int run(const std::vector<std::string>& arguments) {
       {"steps", bench::measure_steps},
       {"curve", bench::train_curve},
       {"gradients", bench::repeat_gradients},
+      {"match_gradients", bench::match_gradients},
       {"phases", bench::measure_phases},
-      {"plan", bench::plan_step}};
+      {"plan", bench::plan_step},
+      {"best", bench::best_strategies}};
   const auto task = tasks.find(config.at("task"));
   require<ConfigError>(task != tasks.end(), "there is no task ", config.at("task").dump());
   std::cout << task->second(config).dump() << std::endl;

@@ -12,10 +12,15 @@ nlohmann::json measure_steps(const nlohmann::json& config);
 nlohmann::json train_curve(const nlohmann::json& config);
 // Gradients of the gates for one batch, several times over (h200_curves.py).
 nlohmann::json repeat_gradients(const nlohmann::json& config);
+// Gradients of one batch in several arithmetics against those of an exact one, by layer: cosine and
+// ratio of norms (h200_fp8_quality.py).
+nlohmann::json match_gradients(const nlohmann::json& config);
 // Two sets of parameters in turn: what a switch costs (h200_phases.py).
 nlohmann::json measure_phases(const nlohmann::json& config);
 
 // What the plan says of such steps, without a GPU (plan.py).
 nlohmann::json plan_step(const nlohmann::json& config);
+// The three fastest strategies that fit, as floe plan --best finds them (plan_best.py, h200_best.py).
+nlohmann::json best_strategies(const nlohmann::json& config);
 
 }  // namespace floe::bench

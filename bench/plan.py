@@ -3,8 +3,8 @@
 
     ./run bench plan [FILE.json...] [--rows of3b "W=8 resident"] [--write docs/plan.md]
 
-Every row of floe in the raw results of bench/h200.py (by default all of bench/results) is rehearsed with the
-same model, sharding and batch, and simulated on the machine that floe knows as h200. Rows with CUDA graphs are
+Every row of floe in the raw results of bench/h200.py and bench/h200_lora.py (by default all of bench/results) is
+rehearsed with the same model, sharding and batch, and simulated on the machine that floe knows as h200. Rows with CUDA graphs are
 left out: the pool of a graph is no part of the plan. Prints a table; --write puts it between the marks in a page.
 """
 
@@ -16,17 +16,19 @@ import sys
 from pathlib import Path
 
 import h200
+import h200_lora
 from h200_models import HERE, ask_floe
 
 MARKS = ("<!-- bench/plan.py -->\n", "<!-- end of bench/plan.py -->\n")
 LEFT_OUT = ("graphs",)
+SYSTEMS = {*h200.FLOE_SYSTEMS, *h200_lora.FLOE_SYSTEMS}
 
 
 def rows_of(files):
     rows = {}
     for file in files:
         for row in json.loads(Path(file).read_text()):
-            known = isinstance(row, dict) and row.get("system") in h200.FLOE_SYSTEMS and "step_ms" in row
+            known = isinstance(row, dict) and row.get("system") in SYSTEMS and "step_ms" in row
             if known and not any(word in row["system"] for word in LEFT_OUT):
                 rows[h200.key_of(row)] = row  # the newest of a name
     return list(rows.values())
@@ -35,7 +37,10 @@ def rows_of(files):
 def planned(row, arguments):
     settings = argparse.Namespace(device="cpu", lengths=row["lengths"], seed=arguments.seed, warmup=0, steps=0,
                                   profile=False)
-    config = h200.config_of(row["model"], settings, h200.FLOE_SYSTEMS[row["system"]])
+    if row["system"] in h200_lora.FLOE_SYSTEMS:
+        config = h200_lora.config_of(row["model"], row["lengths"], settings, h200_lora.FLOE_SYSTEMS[row["system"]])
+    else:
+        config = h200.config_of(row["model"], settings, h200.FLOE_SYSTEMS[row["system"]])
     answer = ask_floe(config | {"task": "plan", "machine": arguments.machine})
     if "error" in answer:
         sys.exit(f"{row['model']}, {row['system']}: {answer['error']}\n{answer.get('stderr', '')}")
@@ -46,12 +51,17 @@ def off(planned_value, measured):
     return 100 * (planned_value / measured - 1)
 
 
+def short(row):
+    """The system without the name that all have."""
+    return row["system"].replace("floe", "LoRA") if row["system"] in h200_lora.FLOE_SYSTEMS else row["system"].removeprefix("floe ")
+
+
 def table(compared):
     lines = ["| model | system | lengths | measured ms | planned ms | off | measured GiB | planned GiB | off |",
              "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row, plan in compared:
         ms, gib = statistics.median(row["step_ms"]), row["peak_bytes"] / 2**30
-        lines.append(f"| {row['model']} | {row['system'].removeprefix('floe ')} | {row['lengths']} | {ms:.0f} | "
+        lines.append(f"| {row['model']} | {short(row)} | {row['lengths']} | {ms:.0f} | "
                      f"{plan['step_ms']:.0f} | {off(plan['step_ms'], ms):+.1f}% | {gib:.2f} | "
                      f"{plan['peak_bytes'] / 2**30:.2f} | {off(plan['peak_bytes'], row['peak_bytes']):+.1f}% |")
     return lines
@@ -62,7 +72,7 @@ def verdict(compared):
         return max(compared, key=lambda pair: abs(off(pair[1][key], measured(pair[0]))))
 
     def name(pair):
-        return f"{pair[0]['model']}, {pair[0]['system'].removeprefix('floe ')}"
+        return f"{pair[0]['model']}, {short(pair[0])}"
 
     slow = worst("step_ms", lambda row: statistics.median(row["step_ms"]))
     large = worst("peak_bytes", lambda row: row["peak_bytes"])
@@ -74,11 +84,11 @@ def verdict(compared):
             f"{sum(abs(value) <= 5 for value in memory)} within 5% in memory.")
 
 
-def write(page, text):
+def write(page, text, marks=MARKS):
     path = Path(page)
-    before, rest = path.read_text().split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    path.write_text(before + MARKS[0] + text + MARKS[1] + after)
+    before, rest = path.read_text().split(marks[0])
+    after = rest.split(marks[1])[1]
+    path.write_text(before + marks[0] + text + marks[1] + after)
 
 
 def main():
@@ -92,7 +102,7 @@ def main():
     arguments = parser.parse_args()
     compared = []
     for row in rows_of(arguments.files):
-        name = f"{row['model']} {row['system'].removeprefix('floe ')}"
+        name = f"{row['model']} {short(row)}"
         if not arguments.rows or any(word in name for word in arguments.rows):
             compared.append((row, planned(row, arguments)))
     if not compared:

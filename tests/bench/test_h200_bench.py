@@ -170,3 +170,19 @@ def test_adapters(tmp_path):
         assert rows[f"floe {how}"]["losses"] == pytest.approx(rows["floe"]["losses"], abs=1e-3)
         assert rows[f"floe {how}"]["peak_bytes"] < rows["floe"]["peak_bytes"], how
     assert rows["transformers checkpointed"]["losses"] == pytest.approx(rows["transformers"]["losses"], abs=1e-3)
+
+
+def test_fp8_is_judged_beside_bf16_and_its_noise(tmp_path):
+    done = run(tmp_path, "h200_fp8_quality.py", "--models", "tiny", "tiny-llama", "--steps", "40", "--captions", "4", "--lr", "5e-3")
+    assert "NOT AS" not in done.stdout and done.returncode == 0, done.stdout + done.stderr
+    found = results(tmp_path, "h200-fp8-quality")
+    for model in ("tiny", "tiny-llama"):
+        curves, layers = found[model]["curve"], found[model]["gradients"]
+        plain, reordered, fp8 = (curves[name]["losses"] for name in ("bf16", "bf16 reordered", "fp8 products"))
+        # The same batches in another order, and another arithmetic: near, and not the same.
+        assert reordered[0] == pytest.approx(plain[0], rel=1e-3)
+        assert fp8 != plain and fp8 != reordered
+        assert len(layers["bf16"]) > 1
+        for layer, exactness in layers["bf16"].items():
+            assert exactness["cosine"] > layers["fp8 products"][layer]["cosine"] - 1e-4, layer
+        assert (tmp_path / next(tmp_path.glob(f"*-{model}.svg"))).exists()

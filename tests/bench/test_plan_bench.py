@@ -62,3 +62,34 @@ print(json.dumps({name: ask_floe(config | {"task": "plan", "machine": "h200"}) f
     assert abs(whole["step_ms"] / statistics.median(measured["step_ms"]) - 1) <= 0.10
     assert again["peak_bytes"] < 0.6 * whole["peak_bytes"] and again["step_ms"] > whole["step_ms"]
     assert codes["step_ms"] < 0.85 * whole["step_ms"]
+
+
+def test_the_best_strategy_is_the_same_each_time_and_says_why(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- bench/plan_best.py -->\nold\n<!-- end of bench/plan_best.py -->\nafter\n")
+    rows = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, ROOT / "bench/plan_best.py", "--models", "tiny", "--worlds", "8", "64", "--write", page],
+                              capture_output=True, text=True, check=True, timeout=300)  # fmt: skip
+        rows.append([line for line in done.stdout.splitlines() if line.startswith("| a tiny")])
+    assert rows[0] == rows[1] and len(rows[0]) == 3, "one node, and two networks between eight"
+    fast, slow = (float(row.split("|")[5]) for row in rows[0][1:])
+    assert slow >= fast, "a slower network makes nothing faster"
+    text = page.read_text()
+    assert "old" not in text and text.endswith("after\n") and all(row in text for row in rows[0])
+
+
+def test_a_choice_is_run_beside_what_one_would_try(tmp_path):
+    """Who wins on this machine is no concern of a test; that all were run, and the choice of each budget with them."""
+    command = [sys.executable, ROOT / "bench/h200_best.py", "--model", "tiny", "--device", "cpu", "--budgets", "1", "140", "--steps", "2",
+               "--warmup", "1", "--out", tmp_path]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    (raw,) = tmp_path.glob("*-h200-best.json")
+    found = json.loads(raw.read_text())
+    assert set(found["choices"]) == {"1.0", "140.0"}, done.stderr
+    assert {choice["words"] for choice in found["choices"].values()} <= set(found["rows"])
+    assert len(found["rows"]) >= 8 and not any("error" in row for row in found["rows"].values())
+    # A quarter of the batch at a time keeps less of it.
+    assert found["rows"]["nothing recomputed, in 4 passes"]["peak_bytes"] < found["rows"]["nothing recomputed"]["peak_bytes"]
+    (page,) = tmp_path.glob("*.md")
+    assert page.read_text().count("GiB | ") >= 2

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""What FP8 products through frozen layers do to training: losses and first gradients beside bf16's, and bf16's own noise.
+
+    ./run bench h200_fp8_quality [--models of3b llama3-8b] [--parts curve gradients] [--steps 500]
+
+curve: the same random weights, the same batches, a new one each step; bf16, bf16 with data sets and sequences the other way
+round, which sums everything in another order and so shows bf16's own noise, and FP8 products.
+gradients: those of one batch, by layer, with gates half open or adapters at work, in bf16 and with FP8 products, each against
+fp32: the cosine between them and the ratio of their norms.
+
+What FP8 has to keep, written down before the first run: in the mean over all steps its loss is within 2% of bf16's, over the
+last tenth of them within 1%; every layer's gradient has a cosine of at least 0.95 with fp32's and a norm within 5% of it.
+Writes a dated page, the raw numbers and plots to bench/results/ (or --out), after every answer; what is there already is not
+computed again (--again). Exits with 1 when FP8 does not keep that.
+"""
+
+import argparse
+import datetime
+import statistics
+import sys
+
+from h200_curves import plot
+from h200_models import (ADAPTED_MODELS, ADAPTERS, HERE, LANGUAGE_MODELS, ResultFile, ask_floe, command_line, data_of,
+                         model_spec)
+
+NEEDS_GPU = True
+SYSTEMS = {"bf16": {}, "bf16 reordered": {"reverse": True}, "fp8 products": {"frozen_compute": "fp8"}}
+MOST_OFF, MOST_OFF_AT_THE_END = 0.02, 0.01
+LEAST_COSINE, MOST_RATIO = 0.95, 0.05
+
+
+def config_of(model, arguments):
+    if model in ADAPTED_MODELS:
+        tokens = 16 if model == "tiny-llama" else arguments.tokens
+        spec = {"lm": ADAPTED_MODELS[model], "lora": ADAPTERS}
+        data = [{"text_tokens": arguments.text_tokens, "slots": 0, "sequences": [[tokens, 0]] * 4}]
+    else:
+        spec = model_spec(model) | {"freeze_embeddings": True}
+        data = data_of([[32, 1]] * arguments.captions, [[256, 6]] * (arguments.captions // 2), arguments.text_tokens)
+    return {
+        "device": arguments.device, "model": spec, "data": data, "loss_weights": [0.2, 1.0][-len(data):], "precision": "bf16", "world": 1,
+        "prefetch": 1, "residency": "resident", "checkpointing": [], "seed": arguments.seed,
+    }  # fmt: skip
+
+
+def curve(model, system, arguments):
+    lr = arguments.lr
+    lrs = [lr * min(1, (step + 1) / 10) for step in range(arguments.steps)]
+    return ask_floe(config_of(model, arguments) | SYSTEMS[system] | {"task": "curve", "lrs": lrs}, arguments.timeout)
+
+
+def gradients(model, arguments):
+    config = config_of(model, arguments) | {"opened": True}
+    systems = {name: config | changes for name, changes in SYSTEMS.items()}
+    return ask_floe({"task": "match_gradients", "device": arguments.device, "exact": config | {"precision": "fp32"}, "systems": systems},
+                    arguments.timeout)
+
+
+def curve_verdict(model, curves):
+    """[(sentence, whether it is as it should be)]"""
+    bf16 = curves["bf16"]["losses"]
+    last = max(1, len(bf16) // 10)
+    out = [(f"{model}: bf16's loss fell from {bf16[0]:.3f} to {statistics.mean(bf16[-last:]):.3f} in {len(bf16)} steps", bf16[0] - bf16[-1] > 0.5),
+           (f"{model}: the same tokens everywhere", len({c["tokens_sum"] for c in curves.values()}) == 1)]  # fmt: skip
+    for name in list(curves)[1:]:
+        losses = curves[name]["losses"]
+        for count in sorted({min(50, len(bf16)), len(bf16)}):
+            mean = statistics.mean(abs(a - b) for a, b in zip(losses[:count], bf16, strict=False)) / statistics.mean(bf16[:count])
+            end = abs(statistics.mean(losses[count - last : count]) / statistics.mean(bf16[count - last : count]) - 1)
+            judged = name == "fp8 products"
+            limits = f" (limits {100 * MOST_OFF:.0f}%, {100 * MOST_OFF_AT_THE_END:.0f}%)" if judged else ""
+            out.append((f"{model}: {name}, {count} steps: |loss - bf16's| {100 * mean:.2f}% of it in the mean, {100 * end:.2f}% at the end{limits}",
+                        not judged or (mean <= MOST_OFF and end <= MOST_OFF_AT_THE_END)))  # fmt: skip
+    return out
+
+
+def gradient_verdict(model, answer):
+    out = []
+    for name in SYSTEMS:
+        layers = answer[name]
+        worst = min(layers, key=lambda layer: layers[layer]["cosine"])
+        ratio = max((entry["ratio"] for entry in layers.values()), key=lambda r: abs(r - 1))
+        judged = name == "fp8 products"
+        limits = f" (limits {LEAST_COSINE}, {MOST_RATIO})" if judged else ""
+        out.append((f"{model}: {name} against fp32, {len(layers)} layers: cosine at least {layers[worst]['cosine']:.5f} ({worst}), "
+                    f"norm at most {abs(ratio - 1):.4f} off{limits}",
+                    not judged or (layers[worst]["cosine"] >= LEAST_COSINE and abs(ratio - 1) <= MOST_RATIO)))  # fmt: skip
+    return out
+
+
+def said(verdict):
+    return [sentence if good else f"NOT AS IT SHOULD BE: {sentence}" for sentence, good in verdict]
+
+
+def page(results, command):
+    lines = [f"# FP8 products through frozen layers: losses and gradients, {datetime.date.today()}", "", f"`{command}`", "",
+             "Random weights and tokens; what the parts are, and the limits, which were written down before the first run, says "
+             "bench/h200_fp8_quality.py.", ""]  # fmt: skip
+    for model, parts in results.found.items():
+        curves = parts.get("curve", {})
+        lines += [f"## {model}", ""]
+        if len(curves) == len(SYSTEMS) and not any("error" in answer for answer in curves.values()):
+            picture = results.path(f"-{model}.svg")
+            picture.write_text(plot(curves, f"{model}: loss by step"))
+            lines += [*(f"- {s}" for s in said(curve_verdict(model, curves))), "", f"![{model}]({picture.name})", ""]
+        answer = parts.get("gradients", {"error": ""})
+        if "error" not in answer:
+            lines += [*(f"- {s}" for s in said(gradient_verdict(model, answer))), "",
+                      "| layer | " + " | ".join(f"{name}: cosine, norm" for name in SYSTEMS) + " |", "| --- " * (1 + len(SYSTEMS)) + "|",
+                      *(f"| {layer} | " + " | ".join("{cosine:.5f}, {ratio:.4f}".format(**answer[name][layer]) for name in SYSTEMS) + " |"
+                        for layer in answer["bf16"]), ""]  # fmt: skip
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["of3b", "llama3-8b"], choices=[*LANGUAGE_MODELS, *ADAPTED_MODELS])
+    parser.add_argument("--parts", nargs="+", default=["gradients", "curve"], choices=["curve", "gradients"])
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--captions", type=int, default=8, help="of a Flamingo's batch; half as many documents")
+    parser.add_argument("--tokens", type=int, default=256, help="of each of the four sequences of a language model's batch")
+    parser.add_argument("--text-tokens", type=int, default=50, help="distinct tokens that texts consist of")
+    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=int, default=300, help="seconds that one answer may take")
+    parser.add_argument("--again", action="store_true", help="compute what the results have already")
+    parser.add_argument("--out", default=str(HERE / "results"), help="folder of the results")
+    arguments = parser.parse_args()
+
+    results, good = ResultFile(arguments.out, "h200-fp8-quality", {}), True
+
+    def have(answers, name, compute):
+        if arguments.again or "error" in answers.get(name, {"error": "none yet"}):
+            answers[name] = compute()
+            results.save()
+            results.path(".md").write_text(page(results, command_line("h200_fp8_quality")))
+        print(f"{name}: " + (answers[name].get("error") or f"{answers[name]['seconds']} s"), flush=True)
+        return "error" not in answers[name]
+
+    for model in arguments.models:
+        parts = results.found.setdefault(model, {})
+        for part in arguments.parts:
+            verdict = []
+            if part == "gradients":
+                if have(parts, part, lambda: gradients(model, arguments)):
+                    verdict = gradient_verdict(model, parts[part])
+            else:
+                curves = parts.setdefault(part, {})
+                if all([have(curves, name, lambda name=name: curve(model, name, arguments)) for name in SYSTEMS]):
+                    verdict = curve_verdict(model, curves)
+            print("\n".join(said(verdict)), flush=True)
+            good &= bool(verdict) and all(ok for _, ok in verdict)
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()
