@@ -47,13 +47,41 @@ function(floe_module folder)
   endif()
 endfunction()
 
-# floe_unity(TARGET): with FLOE_UNITY its sources are compiled as one.
+# floe_unity(TARGET): with FLOE_UNITY its sources are compiled as one, except those that have definitions of
+# their own.
 function(floe_unity target)
   if(FLOE_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
     # A member of a private type: to the compiler such a source looks like a header.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+    # When the folder's list has been read to its end: sources may be added until then.
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL floe_write_unity ${target})")
   endif()
+endfunction()
+
+# Not CMake's own UNITY_BUILD: that names sources by their whole paths, which then are part of what the compiler
+# sees (__FILE__), and ccache would serve no other checkout.
+function(floe_write_unity target)
+  get_target_property(sources ${target} SOURCES)
+  set(lines "")
+  set(separate "")
+  foreach(source ${sources})
+    get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
+    if(definitions)
+      list(APPEND separate ${source})
+      continue()
+    endif()
+    get_filename_component(source ${source} ABSOLUTE)
+    if(source MATCHES "^${PROJECT_SOURCE_DIR}/src/")
+      file(RELATIVE_PATH source ${PROJECT_SOURCE_DIR}/src ${source})
+    else()
+      file(RELATIVE_PATH source ${PROJECT_SOURCE_DIR} ${source})
+      target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+    endif()
+    string(APPEND lines "#include \"${source}\"\n")
+  endforeach()
+  set(whole ${CMAKE_CURRENT_BINARY_DIR}/Unity/${target}.cc)
+  file(CONFIGURE OUTPUT ${whole} CONTENT "${lines}" @ONLY)  # keeps its time when nothing has changed
+  set_target_properties(${target} PROPERTIES SOURCES "${whole};${separate}")
 endfunction()
 
 # GCC 12 sees overlapping copies in std::string that are not there, and under sanitizers

@@ -30,7 +30,7 @@ from pathlib import Path
 
 FOLDERS = ("src", "tests", "examples", "bench")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
-UNITY = re.compile(r"/Unity/unity_\d+_cxx\.cxx$")
+UNITY = re.compile(r"/Unity/\w+\.cc$")
 FINDING = re.compile(r"^(/[^:]+):(\d+):(\d+): (?:warning|error): ")
 # Flags of g++ that clang does not know, or that bring in the precompiled header.
 DROPPED = {"-fpch-preprocess", "-Winvalid-pch", "-Wno-restrict", "-Wno-maybe-uninitialized", "-Werror",
@@ -56,21 +56,23 @@ def clean_command(command):
     return kept
 
 
-def sources_of(file):
-    """What a file of the compilation database compiles: itself, or the sources that CMake put into it."""
+def sources_of(file, root):
+    """What a file of the compilation database compiles: itself, or the sources that it includes by their paths in the
+    tree or in its folder src."""
     if not UNITY.search(file):
         return [file]
-    return INCLUDE.findall(Path(file).read_text(encoding="utf-8"))
+    names = INCLUDE.findall(Path(file).read_text(encoding="utf-8"))
+    return [str(next(base / name for base in (root / "src", root) if (base / name).is_file())) for name in names]
 
 
-def read_commands(build):
+def read_commands(build, root):
     """Source -> entry of the compilation database, for floe's own sources."""
     entries = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         arguments = clean_command(entry.pop("command"))
         if "-x" in arguments:
             continue
-        for source in sources_of(entry["file"]):
+        for source in sources_of(entry["file"], root):
             own = [source if word == entry["file"] else word for word in arguments]
             if source.endswith(".cc"):
                 entries.setdefault(Path(source), {"directory": entry["directory"], "file": source, "arguments": own})
@@ -164,7 +166,7 @@ def main():
         version = subprocess.run([arguments.program, "--version"], check=True, capture_output=True, text=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"tidy.py: {arguments.program} cannot start: {error}; './run test' installs it")
-    entries = {path: entry for path, entry in read_commands(arguments.build.resolve()).items()
+    entries = {path: entry for path, entry in read_commands(arguments.build.resolve(), root).items()
                if path.is_relative_to(root) and path.relative_to(root).parts[0] in FOLDERS}
     database = arguments.build.resolve() / "tidy"
     (database / "clean").mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,9 @@ import sys
 import torch
 import torch.distributed.checkpoint as dcp
 import transformers as tf
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.fabric.strategies import ModelParallelStrategy
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
@@ -73,10 +76,6 @@ def by_dcp(checkpoint, lm, out):
 
 
 def by_fabric(checkpoint, lm, out, key):
-    from lightning.fabric import Fabric
-    from lightning.fabric.plugins.environments import TorchElasticEnvironment
-    from lightning.fabric.strategies import ModelParallelStrategy
-
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world), TORCHELASTIC_RUN_ID="")
     fabric = Fabric(accelerator="cpu", devices=world, plugins=[TorchElasticEnvironment()],
@@ -98,5 +97,7 @@ def work(kind, checkpoint, lm, out):
 
 
 if __name__ == "__main__":
-    for ranks, *job in json.loads(sys.argv[1]):
+    jobs = json.loads(sys.argv[1])
+    build(jobs[0][3])  # brings in the code of the model once, for the ranks of all jobs
+    for ranks, *job in jobs:
         run_ranks(ranks, work, *job)

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/before_tests.h"
+
 namespace {
 
 // Takes '--file NAME' out of the arguments.
@@ -77,5 +79,6 @@ int main(int argc, char** argv) {
     if (given.starts_with('-')) filter += given;
     GTEST_FLAG_SET(filter, filter);
   }
+  if (const auto& begin = floe::test::before_tests()) begin();
   return end(RUN_ALL_TESTS());
 }

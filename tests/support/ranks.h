@@ -1,4 +1,5 @@
-// Tests with several real ranks: the test program starts itself once per rank.
+// Tests with several real ranks: the test program is there once per rank, each time as freshly
+// started; see Note [Spare process].
 //
 //   TEST_RANKS(Engine, TrainsLikeOneProcess, 2) {   // the body runs in 2 processes
 //     auto world = comm::World::join();
@@ -30,7 +31,8 @@ struct RanksOutcome {
   double seconds = 0;
 };
 
-// Starts this program as `ranks` ranks that run only the given test's body.
+// Starts `ranks` ranks of this program that run only the given test's body. The environment is that
+// of now.
 RanksOutcome start_ranks(const std::string& suite, const std::string& name, int ranks,
                          std::chrono::seconds limit);
 

@@ -11,6 +11,8 @@ import torch.multiprocessing as mp
 def run_ranks(world, work, *arguments):
     """Does work(*arguments) on so many Gloo ranks, forked from this process: importing torch takes longer
     than most work. Raises when one of them fails; the others are ended then."""
+    import torch._dynamo  # noqa: F401 (seconds, which optimizers and FSDP would take in every rank)
+
     with tempfile.TemporaryDirectory() as scratch:
         mp.start_processes(be_rank, (world, f"file://{scratch}/rendezvous", work, arguments), nprocs=world, start_method="fork")
 

@@ -77,9 +77,9 @@ def test_everything_once_then_nothing(tree):
 def test_sources_that_are_compiled_as_one(tree):
     root, run = tree
     build = root.parent / "build"
-    unity = build / "Unity" / "unity_0_cxx.cxx"
+    unity = build / "Unity" / "floe_core.cc"
     unity.parent.mkdir()
-    unity.write_text("".join(f'#include "{root}/src/floe/core/{name}.cc"\n\n' for name in "ab"))
+    unity.write_text("".join(f'#include "floe/core/{name}.cc"\n' for name in "ab"))
     entries = [{"directory": str(build), "file": str(unity), "command": f"c++ -o unity.o -c {unity}"}]
     (build / "compile_commands.json").write_text(json.dumps(entries))
     code, output, looked = run()
