@@ -72,14 +72,15 @@ def test_tokens_and_images_are_those_of_the_shard(plan, write, floe):
     source = data["sources"]["laion"]
     assert source["samples"] - source["used"] == sum(source["dropped"].values()) <= dropped
     assert data["mean"]["needed_bytes"] < data["worst"]["needed_bytes"]
-    assert data["mean"]["seconds"] <= data["worst"]["seconds"]
+    assert data["mean"]["seconds"] <= 1.0001 * data["worst"]["seconds"]
     assert data["worst"]["fits"]
 
     text = floe("plan", config, *ON, "--data", "--batches", "3").stdout
     for part in ("Batches of rank 0, the first 3 of its data:", "laion: ", "samples read", "damaged: ", "99th percentile",
                  "All of them fit into the 131 GiB of a h200."):
         assert part in text, text
-    assert max(map(len, text.splitlines())) <= 100
+    table = text[text.index("99th percentile"):].splitlines()
+    assert max(map(len, table)) <= 100
 
 
 def test_the_worst_of_them_is_planned_as_a_batch_of_its_lengths_is(plan, write):
@@ -146,7 +147,7 @@ def test_the_best_strategy_for_ones_own_data(plan, write):
         ({}, ["--batch", "4x32x1", "--batches", "3"], "plan: --batches is how many batches --data looks at"),
         ({}, ["--data", "--batches", "0"], "--batches is '0', but must be a whole number"),
         ({}, ["--data", "world=2"], "data.laion.shards names 1 shard, too few for 2 ranks"),
-        ({"laion": {"shards": "nowhere/{0..3}.tar"}}, ["--data"], "data.laion.shards: there is no 'nowhere/0.tar'"),
+        ({"laion": {"shards": "nowhere/{0..3}.tar"}}, ["--data"], "data.laion.shards: there is no 'nowhere/{0..3}.tar'"),
         ({"laion": {"shard": "x"}}, ["--data"], "unknown key 'data.laion.shard'"),
         ({"data": {"laion": None}}, ["--data"], "data.laion is not set"),
     ],
