@@ -48,7 +48,7 @@ TEST(Auto, AQuestionIsAllThatTheAnswerDependsOn) {
                                   words({}, {{{.sequences = 8, .tokens = 64}}}, place(4)),
                                   words({}, kBatch, slower),
                                   words({"strategy.prefetch=2"}, kBatch, place(4)),
-                                  words({"strategy.mixed_precision.param=fp32"}, kBatch, place(4)),
+                                  words({"strategy.mixed_precision.param=bf16"}, kBatch, place(4)),
                                   words({"train.optimizer.type=lion"}, kBatch, place(4)),
                                   words({"train.gradient_accumulation=2"}, kBatch, place(4)),
                                   words({"train.trainable=[\"layers.2.*\"]"}, kBatch, place(4))};

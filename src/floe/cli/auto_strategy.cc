@@ -136,6 +136,9 @@ plan::RunPlace place_of(const comm::World& world, const AutoStrategyConfig& aske
     place.memory = static_cast<std::int64_t>(total) / world.ranks_on_device();
     place.machine = machine_named(diagnostics::device_name(device));
   }
+  // Hosts of one kind differ by some pages, which make no other question.
+  constexpr std::int64_t kGrain = 256 * kMiB;
+  if (place.memory > kGrain) place.memory -= place.memory % kGrain;
   if (asked.machine) place.machine = plan::find_machine(*asked.machine, "strategy.auto.machine");
   place.machine.memory = {place.memory};
   place.machine.gpus_per_node = world.ranks_on_host();

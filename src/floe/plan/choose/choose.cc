@@ -142,9 +142,9 @@ AutoAnswer answer(const AutoQuestion& question) {
                        "; planned for ", question.words, ", the fastest of ",
                        counted(best.num_candidates, "candidate"));
   if (best.choices.size() > 1) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%+.1f%%",
-                  100 * (best.choices[1].step.time.seconds / first.step.time.seconds - 1));
+    const double slower = best.choices[1].step.time.seconds / first.step.time.seconds - 1;
+    char text[32] = "as fast";
+    if (slower >= 0.002) std::snprintf(text, sizeof text, "%+.1f%%", 100 * slower);
     found.sentence += str(", before ", best.choices[1].words, " (", text, ")");
   }
   return found;

@@ -49,7 +49,7 @@ Best find_best(const PlanSubject& subject, const SearchSettings& settings);
 
 // "hybrid over 8, frozen resident, recomputed, in 2 passes"
 std::string words_of(const StrategyConfig& strategy, int world, int cut = 1);
-// "320 ms an update, 6400 tokens/s on each GPU, waits 3 ms; needs 21.4 GiB of 131 GiB"
+// "320 ms an update, 6400 tokens/s on each rank, waits 3 ms; needs 21.4 GiB of 131 GiB"
 std::string reason_of(const Choice& choice, std::int64_t budget);
 
 std::string to_text(const Best& best);
