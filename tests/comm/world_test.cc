@@ -194,6 +194,8 @@ TEST_RANKS(Placement, OneHost, 2) {
   auto world = World::join();
   EXPECT_FALSE(world->on_several_hosts());
   EXPECT_EQ(world->is_first_on_host(), world->rank() == 0);
+  EXPECT_EQ(world->ranks_on_host(), world->size());
+  EXPECT_EQ(world->ranks_on_device(), world->size());  // all are on the CPU
   ASSERT_EQ(world->placement().size(), 2u);
   EXPECT_EQ(world->placement()[1].find("rank 1: "), 0u) << world->placement()[1];
   EXPECT_TRUE(world->placement()[1].ends_with(" cpu")) << world->placement()[1];

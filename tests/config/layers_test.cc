@@ -52,6 +52,26 @@ class LayersTest : public testing::Test {
   test::Scratch scratch;
 };
 
+TEST_F(LayersTest, AFileMayNameAStrategy) {
+  scratch.write("job/named.yaml", "strategy: mine\n");
+  scratch.write("job/more.yaml", "strategy: {prefetch: 5}\n");
+  scratch.write("job/unknown.yaml", "strategy: mime\n");
+  scratch.write("floe/experiment/named.yaml", "strategy: hybrid\n");
+  EXPECT_EQ(load_sample({"a.yaml", "named.yaml"}).strategy.prefetch, 3);
+  // In its place: what comes later wins, what came before is merged with.
+  EXPECT_EQ(load_sample({"a.yaml", "named.yaml", "more.yaml"}).strategy.prefetch, 5);
+  EXPECT_EQ(load_sample({"a.yaml", "named.yaml", "more.yaml"}).strategy.sharding,
+            shard::Strategy::no_shard);
+  EXPECT_EQ(load_sample({"a.yaml", "more.yaml", "named.yaml"}).strategy.prefetch, 3);
+  EXPECT_EQ(load_sample({"a.yaml", "named.yaml", "experiment=named"}).strategy.sharding,
+            shard::Strategy::hybrid);
+  EXPECT_EQ(load_sample({"a.yaml", "named.yaml", "experiment=named"}).strategy.prefetch, 3);
+  expect_part(config_error([&] {
+                load_sample({"a.yaml", "unknown.yaml"});
+              }),
+              "unknown.yaml:1:11: there is no strategy 'mime'");
+}
+
 TEST_F(LayersTest, DefaultsThenFilesInOrder) {
   const SampleConfig config = load_sample({"a.yaml", "b.yaml"});
   EXPECT_EQ(config.train.steps, 20);

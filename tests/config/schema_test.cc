@@ -136,7 +136,7 @@ TEST(Schema, TheStrategyDefaultsOfTheDesign) {
   const Value values = schema_of<StrategyConfig>().write(StrategyConfig{}, Write::all);
   EXPECT_EQ(
       values,
-      parse_yaml("sharding: full_shard\nhybrid_shard_size: 8\n"
+      parse_yaml("auto: null\nsharding: full_shard\nhybrid_shard_size: 8\n"
                  "units: [DecoderLayer, GatedCrossAttention, PerceiverResampler, ViTBlock]\n"
                  "activation_checkpointing: []\n"
                  "activations: {keep: inputs, offload: false}\n"

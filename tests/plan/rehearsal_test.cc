@@ -195,7 +195,7 @@ plan::Best best_within(std::int64_t budget, int world) {
   plan::StepSettings settings{plan::find_machine("h200"), {{kRows, kTokens, 0}}};
   settings.machine.context.bytes = 0;
   settings.machine.slack = 0;
-  return plan::find_best(plan::subject_of(config_of(world)), settings, budget);
+  return plan::find_best(plan::subject_of(config_of(world)), {.step = settings, .budget = budget});
 }
 
 TEST(Best, TakesWhatIsFastestAndFits) {

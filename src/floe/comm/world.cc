@@ -500,6 +500,25 @@ void World::abort() { state_->abort("this rank has given the group up"); }
 std::string World::name_of(int rank) const { return state_->control->name_of(rank); }
 bool World::on_several_hosts() const { return state_->control->on_several_hosts(); }
 
+int World::ranks_on_host() const {
+  if (backend() == Backend::fake) return size();
+  const auto& members = state_->control->members();
+  const control::Member& own = members[static_cast<std::size_t>(rank())];
+  return static_cast<int>(
+      std::count_if(members.begin(), members.end(),
+                    [&](const control::Member& other) { return other.host_id == own.host_id; }));
+}
+
+int World::ranks_on_device() const {
+  if (backend() == Backend::fake) return 1;
+  const auto& members = state_->control->members();
+  const control::Member& own = members[static_cast<std::size_t>(rank())];
+  return static_cast<int>(
+      std::count_if(members.begin(), members.end(), [&](const control::Member& other) {
+        return other.host_id == own.host_id && other.device == own.device;
+      }));
+}
+
 bool World::is_first_on_host() const {
   const auto& members = state_->control->members();
   if (backend() == Backend::fake) return true;

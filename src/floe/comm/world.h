@@ -103,6 +103,9 @@ class World {
   // Where the ranks are, a line for each: "rank 4: h1 (10.0.0.7) cuda:0".
   std::vector<std::string> placement() const;
   bool on_several_hosts() const;
+  // Ranks of this host, and of them those that have this rank's device; this one among them.
+  int ranks_on_host() const;
+  int ranks_on_device() const;
   // Whether no rank of this host has a lower number.
   bool is_first_on_host() const;
 

@@ -69,6 +69,13 @@ bool is_name(const Value& value) {
   return text && !text->empty() && text->find("..") == std::string::npos && text->front() != '/';
 }
 
+// `strategy: NAME` in a layer is strategy/NAME.yaml, as strategy=NAME is.
+void take_named_strategy(Value& layer, const Layers& layers) {
+  Value* strategy = layer.as<Map>()->find("strategy");
+  if (strategy && is_name(*strategy))
+    *strategy = find_layer(layers, "strategy", *strategy->as<std::string>(), strategy->origin);
+}
+
 // The names in `experiment=a` or `experiment=[a, b]`.
 std::vector<std::string> experiment_names(const Override& choice) {
   std::vector<std::string> names;
@@ -150,6 +157,7 @@ Composed compose(const Layers& layers) {
       (*whole.as<Map>())[layers.block] = std::move(layer);
       layer = std::move(whole);
     }
+    take_named_strategy(layer, layers);
     merge(root, layer);
   }
   if (strategy) {
@@ -159,8 +167,11 @@ Composed compose(const Layers& layers) {
     merge(root, block);
   }
   if (experiment)
-    for (const std::string& name : experiment_names(*experiment))
-      merge(root, find_layer(layers, "experiment", name, experiment->value.origin));
+    for (const std::string& name : experiment_names(*experiment)) {
+      Value layer = find_layer(layers, "experiment", name, experiment->value.origin);
+      take_named_strategy(layer, layers);
+      merge(root, layer);
+    }
   std::vector<Override> removed;
   for (const Override& change : changes) {
     apply(change, root);

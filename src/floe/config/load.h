@@ -44,7 +44,8 @@ void apply(const Override& change, Value& root);
 //   the YAML files in their order < strategy=NAME < experiment=[a, b] < the command line.
 // (The defaults of the schema lie below all of them, see load.h.)
 //
-// `strategy=NAME` with a bare word merges strategy/NAME.yaml into the block `strategy:`;
+// `strategy=NAME` with a bare word, or `strategy: NAME` in a file, merges strategy/NAME.yaml into
+// the block `strategy:`;
 // `experiment=[a, b]` merges experiment/a.yaml, then b, at the root. Both are looked for beside the
 // first YAML, in ./configs, then in floe's own configs.
 struct Layers {

@@ -2,6 +2,7 @@
 
 #include "floe/checkpoint/load/resume.h"
 #include "floe/train/run_config.h"
+#include "floe/train/setup/run_setup.h"
 
 namespace floe::plan {
 namespace {
@@ -16,6 +17,14 @@ config::Field<std::int64_t> size_field(config::Schema<ModelConfig>& s, const std
   return s.field(name, member, help).rule(range, "be " + range, [=](std::int64_t value) {
     return value >= least && value <= most;
   });
+}
+
+// The block `data:` with its name in front of what is wrong with it.
+struct OnlyData {
+  DataConfig data;
+};
+void describe(config::Schema<OnlyData>& s) {
+  s.section("data", &OnlyData::data, "What it is trained on");
 }
 
 }  // namespace
@@ -77,6 +86,26 @@ config::Loaded<RunPlanConfig> load_run_plan_config(const config::Layers& layers)
   train::resolve_model_paths(model, layers);
   model.weights = checkpoint::weights_at(model.weights, "model.weights");
   return loaded;
+}
+
+DataConfig data_of(const config::Loaded<RunPlanConfig>& loaded) {
+  const RunPlanConfig& config = loaded.config;
+  require<ConfigError>(!config.data.is_null(),
+                       "the configuration has no block data, whose batches could be planned; add "
+                       "one, or say --batch");
+  config::Value tree{config::Map()};
+  (*tree.as<config::Map>())["data"] = config.data;
+  train::RunConfig run;
+  run.data = config::load<OnlyData>(tree).config.data;
+  train::resolve_inputs(run, loaded.values);
+  train::require_inputs({run, loaded.values}, config.world_size(), 0);
+  return run.data;
+}
+
+std::uint64_t seed_of(const RunPlanConfig& config) {
+  const config::Value* seed = config.run.at("seed");
+  const auto* number = seed ? seed->as<std::int64_t>() : nullptr;
+  return number ? static_cast<std::uint64_t>(*number) : 0;
 }
 
 }  // namespace floe::plan

@@ -10,6 +10,7 @@
 
 #include "floe/comm/dist_config.h"
 #include "floe/config/load.h"
+#include "floe/data/data_config.h"
 #include "floe/models/model_config.h"
 #include "floe/schema/schema.h"
 #include "floe/strategy/strategy_config.h"
@@ -71,5 +72,10 @@ void describe(config::Schema<RunPlanConfig>& s);
 // Throw ConfigError. Paths of a run's model are absolute afterwards.
 config::Loaded<PlanConfig> load_plan_config(const config::Layers& layers);
 config::Loaded<RunPlanConfig> load_run_plan_config(const config::Layers& layers);
+
+// What such a run reads, with absolute paths. Throws ConfigError where the configuration has no
+// data, and for files that are not there.
+DataConfig data_of(const config::Loaded<RunPlanConfig>& loaded);
+std::uint64_t seed_of(const RunPlanConfig& config);
 
 }  // namespace floe::plan

@@ -98,8 +98,26 @@ void describe(config::Schema<ActivationsConfig>& s) {
   s.field("offload", &C::offload, "What stays of checkpointed modules waits in pinned host memory");
 }
 
+void describe(config::Schema<AutoStrategyConfig>& s) {
+  using C = AutoStrategyConfig;
+  s.field("memory", &C::memory,
+          "Memory that each rank may use, such as 40GiB; null: all of its GPU, or its share of the "
+          "host's memory")
+      .more_than(0);
+  s.field("machine", &C::machine,
+          "What the run is on, as floe plan --gpu takes it: a name, or a file with the rates of "
+          "GPUs and network; null: by the name of the GPU, or a CPU")
+      .not_empty();
+  s.field("chosen_for", &C::chosen_for,
+          "Written by floe into the run's config.yaml: what the other keys of strategy were chosen "
+          "for. The same question is not asked again");
+}
+
 void describe(config::Schema<StrategyConfig>& s) {
   using C = StrategyConfig;
+  s.field("auto", &C::automatic,
+          "The fastest strategy that fits is chosen when the run starts; null: the keys below say "
+          "it. strategy: auto is short for strategy: {auto: {}}");
   s.field("sharding", &C::sharding, strategies_in_words());
   s.field("hybrid_shard_size", &C::hybrid_shard_size,
           str("Ranks that share one copy under ", join(strategies_with_copies(), " or "),

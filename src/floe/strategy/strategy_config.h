@@ -54,7 +54,16 @@ inline auto enum_names(ActivationsConfig::Keep) {
 }
 void describe(config::Schema<ActivationsConfig>& s);
 
+// floe chooses the strategy of a run when it starts (plan/choose/choose.h).
+struct AutoStrategyConfig {
+  std::optional<config::ByteSize> memory;  // that a rank may use; null: what its device has
+  std::optional<std::string> machine;      // as of floe plan --gpu; null: what the run is on
+  std::optional<std::string> chosen_for;   // the question to which the other keys are the answer
+};
+void describe(config::Schema<AutoStrategyConfig>& s);
+
 struct StrategyConfig {
+  std::optional<AutoStrategyConfig> automatic;  // null: as the other keys say
   shard::Strategy sharding = shard::Strategy::full_shard;
   std::int64_t hybrid_shard_size = 8;  // ranks that share one copy, where there are copies
   std::vector<std::string> units{"DecoderLayer", "GatedCrossAttention", "PerceiverResampler",

@@ -84,6 +84,9 @@ shard::Policy policy_of(const StrategyConfig& strategy, const torch::nn::Module&
 }
 
 shard::ShardOptions shard_options_of(const StrategyConfig& strategy) {
+  require<ConfigError>(!strategy.automatic || strategy.automatic->chosen_for,
+                       "strategy.auto has not chosen yet: floe train does when a run starts, and "
+                       "floe plan --gpu shows what");
   shard::ShardOptions options;
   options.strategy = strategy.sharding;
   options.hybrid_shard_size = small("strategy.hybrid_shard_size", strategy.hybrid_shard_size);

@@ -71,6 +71,13 @@ std::string graphs_problem(const RunConfig& c) {
   return "";
 }
 
+std::string auto_problem(const RunConfig& c) {
+  return c.strategy.automatic && c.phases.size() > 1
+             ? "has auto, which cannot choose for several phases, whose steps differ; name a "
+               "strategy, such as strategy=full_shard"
+             : "";
+}
+
 // ---- what trains, how long, and at which rates ----
 
 std::string names_problem(const RunConfig& c) {
@@ -245,6 +252,7 @@ void describe(config::Schema<RunConfig>& s) {
   s.section("log", &C::log, "What is written and how often");
   s.check("train", validation_problem);
   s.check("strategy", graphs_problem);
+  s.check("strategy", auto_problem);
   describe_phase_checks(s);
   s.check("data", data_problem);
   s.check("precision", [](const C& c) {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "floe/cli/auto_strategy.h"
 #include "floe/cli/command.h"
 #include "floe/cli/options.h"
 #include "floe/comm/watch.h"
@@ -124,7 +125,7 @@ Exit run_train(const Args& args) {
     for (const std::string& line : world->placement()) log::info(line);
   bool stopped = false;
   const int code = comm::guarded(*world, [&] {
-    train::Trainer trainer(loaded, world, signals);
+    train::Trainer trainer(choose_strategy(loaded, *world), world, signals);
     trainer.run();
     stopped = trainer.stopped();
     if (stopped)
@@ -148,7 +149,8 @@ Trains a model. One process is one rank: start several with floe launch, torchru
 
 CONFIG is YAML; later files win over earlier ones, the command line over all. strategy=NAME and
 experiment=[NAME, NAME] take strategy/NAME.yaml and experiment/NAME.yaml, looked for beside the
-first CONFIG, in ./configs, then among those that come with floe.
+first CONFIG, in ./configs, then among those that come with floe. strategy=auto lets floe choose
+the fastest strategy that fits into the memory, when the run starts.
 )",
     .options =
         {

@@ -110,7 +110,8 @@ std::unique_ptr<DataSource> instruct_source() {
                          .rules = [](const C& c, const MakerContext& context) {
                            return SourceRules{.maker = std::make_shared<InstructMaker>(
                                                   context.tokenizer, c.max_tokens),
-                                              .open = open_text};
+                                              .open = open_text,
+                                              .max_tokens = c.max_tokens};
                          }});
 }
 

@@ -224,7 +224,8 @@ std::unique_ptr<DataSource> laion_source() {
                                    context.tokenizer, context.tokens, context.transform, settings),
                                .flips = corrected ? BatchRule::Flips::of_sample
                                                   : BatchRule::Flips::of_batch,
-                               .image_slots = 1};
+                               .image_slots = 1,
+                               .max_tokens = c.max_tokens};
                          }});
 }
 

@@ -146,7 +146,8 @@ std::unique_ptr<DataSource> mmc4_source() {
                                .maker = std::make_shared<Mmc4Maker>(
                                    context.tokenizer, context.tokens, context.transform, settings),
                                .flips = BatchRule::Flips::of_sample,
-                               .image_slots = c.max_images};
+                               .image_slots = c.max_images,
+                               .max_tokens = c.max_tokens};
                          }});
 }
 

@@ -34,6 +34,7 @@ struct SourceRules {
   OpenShard open = open_tar;
   BatchRule::Flips flips = BatchRule::Flips::none;
   std::int64_t image_slots = 0;  // of SourceBatch
+  std::int64_t max_tokens = 0;   // of a sample at most; 0: no limit but the batch's
 };
 
 struct SourceInfo {

@@ -82,13 +82,6 @@ constexpr std::array<Known, 7> kKnown{{{"H200", 989, 494},
                                        {"A10G", 70, 35},
                                        {"V100", 125, 15.7}}};
 
-std::string device_name([[maybe_unused]] c10::Device device) {
-#ifdef FLOE_CUDA
-  if (device.is_cuda()) return at::cuda::getDeviceProperties(device.index())->name;
-#endif
-  return "";
-}
-
 }  // namespace
 
 Arithmetic::Arithmetic(const shard::ShardPlan& plan, const models::LanguageModel& model)
@@ -156,6 +149,13 @@ double Arithmetic::of(const PackedBatch& batch, const models::ModelInput& input)
   return costs.per_token * static_cast<double>(batch.num_tokens()) +
          costs.per_image * static_cast<double>(batch.num_images()) + costs.per_label * labels +
          costs.per_pair * pairs;
+}
+
+std::string device_name([[maybe_unused]] c10::Device device) {
+#ifdef FLOE_CUDA
+  if (device.is_cuda()) return at::cuda::getDeviceProperties(device.index())->name;
+#endif
+  return "";
 }
 
 std::optional<double> peak_tflops(c10::Device device, bool half) {

@@ -15,6 +15,7 @@
 #include <c10/core/Device.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "floe/batch/packed_batch.h"
@@ -40,6 +41,9 @@ class Arithmetic {
   const shard::ShardPlan& plan_;
   std::vector<Costs> of_set_;
 };
+
+// What the maker calls a GPU, such as "NVIDIA H200"; empty for the CPU.
+std::string device_name(c10::Device device);
 
 // What a device can do at best, for MFU: dense TFLOP/s as the makers of some GPUs say, with numbers
 // of 16 bits or with fp32 on its tensor cores; nothing for the others.

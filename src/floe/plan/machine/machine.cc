@@ -130,9 +130,9 @@ void describe(config::Schema<Machine>& s) {
   time("inter_us", &C::inter_us, "Likewise between nodes");
 }
 
-Machine find_machine(const std::string& name_or_file) {
+Machine find_machine(const std::string& name_or_file, const std::string& what) {
   if (const Machine* known = known_machine(name_or_file)) return *known;
-  require<ConfigError>(std::filesystem::is_regular_file(name_or_file), "--gpu '", name_or_file,
+  require<ConfigError>(std::filesystem::is_regular_file(name_or_file), what, " '", name_or_file,
                        "' is neither one of ", join(known_names(), ", "), " nor a file",
                        did_you_mean(name_or_file, known_names()));
   config::Value tree = config::read_yaml(name_or_file);

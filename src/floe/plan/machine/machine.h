@@ -41,8 +41,8 @@ struct Machine {
 void describe(config::Schema<Machine>& s);
 
 // "h200", "h100", "a100", or a YAML or JSON file of such a description, in which `like` may name
-// one of these that gives what is left out. Throws ConfigError.
-Machine find_machine(const std::string& name_or_file);
+// one of these that gives what is left out. Throws ConfigError, with `what` it is in front.
+Machine find_machine(const std::string& name_or_file, const std::string& what = "--gpu");
 
 // "900GB/s", "400Gb/s", "3.2TB/s": decimal GB in a second. Throws ConfigError with `what` in front.
 double parse_rate(const std::string& what, const std::string& text);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
 #include <utility>
@@ -50,14 +51,14 @@ std::vector<std::string> recomputable(const PlanReport& report) {
   return classes;
 }
 
-std::vector<Recompute> recomputations(const PlanReport& report) {
+std::vector<Recompute> recomputations(const PlanReport& report, bool may_offload) {
   std::vector<Recompute> all{{}};
   const std::vector<std::string> classes = recomputable(report);
   if (classes.empty()) return all;
   using Keep = ActivationsConfig::Keep;
   all.push_back({classes, {Keep::products, false}});
   all.push_back({classes, {Keep::inputs, false}});
-  all.push_back({classes, {Keep::inputs, true}});
+  if (may_offload) all.push_back({classes, {Keep::inputs, true}});
   return all;
 }
 
@@ -90,6 +91,7 @@ std::vector<Spreading> spreadings(const PlanReport& report, const Machine& machi
 StrategyConfig strategy_of(const StrategyConfig& base, const Spreading& spreading,
                            const Recompute& recompute) {
   StrategyConfig strategy = base;
+  strategy.automatic.reset();
   strategy.sharding = spreading.sharding;
   strategy.hybrid_shard_size = spreading.shard_size;
   strategy.frozen.residency = spreading.residency;
@@ -101,6 +103,8 @@ StrategyConfig strategy_of(const StrategyConfig& base, const Spreading& spreadin
   strategy.cuda_graphs = false;
   return strategy;
 }
+
+}  // namespace
 
 std::string words_of(const StrategyConfig& strategy, int world, int cut) {
   std::string words(shard::name_of(strategy.sharding));
@@ -121,14 +125,46 @@ std::string words_of(const StrategyConfig& strategy, int world, int cut) {
   return words;
 }
 
-bool cuts_evenly(const std::vector<BatchPart>& batch, int cut) {
-  return std::all_of(batch.begin(), batch.end(),
-                     [&](const BatchPart& part) { return part.sequences % cut == 0; });
+namespace {
+
+// A batch of data has its sequences one by one; a cut leaves the longest, the cut-th longest, ...
+// of every source.
+bool is_of_data(const BatchParts& batch) {
+  return std::any_of(batch.begin(), batch.end(),
+                     [](const BatchPart& part) { return part.source >= 0; });
 }
 
-std::vector<BatchPart> cut_batch(std::vector<BatchPart> batch, int cut) {
-  for (BatchPart& part : batch) part.sequences /= cut;
-  return batch;
+bool cuts_evenly(const BatchParts& batch, int cut) {
+  if (!is_of_data(batch))
+    return std::all_of(batch.begin(), batch.end(),
+                       [&](const BatchPart& part) { return part.sequences % cut == 0; });
+  std::map<std::int64_t, std::int64_t> sequences;
+  for (const BatchPart& part : batch) sequences[part.source] += part.sequences;
+  return std::all_of(sequences.begin(), sequences.end(),
+                     [&](const auto& of_source) { return of_source.second % cut == 0; });
+}
+
+BatchParts cut_batch(BatchParts batch, int cut) {
+  if (cut == 1) return batch;
+  if (!is_of_data(batch)) {
+    for (BatchPart& part : batch) part.sequences /= cut;
+    return batch;
+  }
+  std::stable_sort(batch.begin(), batch.end(), [](const BatchPart& a, const BatchPart& b) {
+    return std::tuple(a.source, -a.tokens, -a.images) < std::tuple(b.source, -b.tokens, -b.images);
+  });
+  BatchParts left;
+  std::map<std::int64_t, std::int64_t> seen;
+  for (const BatchPart& part : batch) {
+    // Of equal ones in a row, those whose number is a multiple of the cut.
+    std::int64_t& before = seen[part.source];
+    const std::int64_t taken = (before + part.sequences + cut - 1) / cut - (before + cut - 1) / cut;
+    before += part.sequences;
+    if (taken == 0) continue;
+    left.push_back(part);
+    left.back().sequences = taken;
+  }
+  return left;
 }
 
 PlanReport report_of(PlanSubject subject, StrategyConfig strategy, int cut) {
@@ -163,7 +199,7 @@ double traffic_seconds(const shard::ShardPlan& plan, const Machine& machine) {
 std::tuple<std::int64_t, bool, int, std::int64_t> rank_of(const Choice& choice) {
   constexpr double kSame = 1.002;
   const double time = std::log(choice.step.time.seconds) / std::log(kSame);
-  return {std::llround(time), choice.step.host_bytes > 0, choice.cut, choice.step.needed()};
+  return {std::llround(time), choice.host_bytes > 0, choice.cut, choice.needed};
 }
 
 struct Candidate {
@@ -175,21 +211,27 @@ struct Candidate {
 
 class Search {
  public:
-  Search(const PlanSubject& subject, const StepSettings& settings, std::int64_t budget)
-      : subject_(subject), settings_(settings), as_configured_(make_report(subject)) {
-    best_.budget = budget;
+  Search(const PlanSubject& subject, const SearchSettings& settings)
+      : subject_(subject),
+        settings_(settings),
+        as_configured_(report_of(subject, strategy_of(subject.strategy, {}, {}), 1)) {
+    best_.budget = settings.budget;
   }
 
   Best run() {
     std::vector<Candidate> fitting;
     for (const int cut : {1, 2, 4, 8, 16, 32}) {
-      if (fitting.size() >= kShown) break;
-      if (cuts_evenly(settings_.batch, cut)) estimate(cut, fitting);
+      if (fitting.size() >= kShown || (cut > 1 && !settings_.may_cut)) break;
+      if (cuts_evenly(settings_.step.batch, cut) && cuts_evenly(settings_.largest, cut))
+        estimate(cut, fitting);
     }
     std::stable_sort(fitting.begin(), fitting.end(), [](const Candidate& a, const Candidate& b) {
       return std::pair(a.seconds, a.needed) < std::pair(b.seconds, b.needed);
     });
-    for (std::size_t i = 0; i < std::min(kMostRehearsed, fitting.size()); ++i) try_out(fitting[i]);
+    for (std::size_t i = 0; i < fitting.size(); ++i) {
+      if (i >= kMostRehearsed && !best_.choices.empty()) break;
+      try_out(fitting[i]);
+    }
     std::stable_sort(best_.choices.begin(), best_.choices.end(),
                      [](const Choice& a, const Choice& b) { return rank_of(a) < rank_of(b); });
     if (best_.choices.size() > kShown) best_.choices.resize(kShown);
@@ -197,18 +239,23 @@ class Search {
   }
 
  private:
-  StepReport rehearsed(const PlanReport& report, int cut) {
+  StepReport rehearsed(const PlanReport& report, const BatchParts& batch, int cut) {
     ++best_.num_rehearsed;
-    return plan_step(report, {settings_.machine, cut_batch(settings_.batch, cut)});
+    return plan_step(report, {settings_.step.machine, cut_batch(batch, cut)});
+  }
+  // Of the batch that must fit; `timed` is that of the one that is timed.
+  StepReport largest(const PlanReport& report, const StepReport& timed, int cut) {
+    return settings_.largest.empty() ? timed : rehearsed(report, settings_.largest, cut);
   }
 
   void estimate(int cut, std::vector<Candidate>& fitting) {
-    const Machine& machine = settings_.machine;
-    for (const Recompute& recompute : recomputations(as_configured_)) {
+    const Machine& machine = settings_.step.machine;
+    for (const Recompute& recompute : recomputations(as_configured_, settings_.may_offload)) {
       const StrategyConfig plain = strategy_of(subject_.strategy, {}, recompute);
       const PlanReport report = report_of(subject_, plain, cut);
-      const StepReport step = rehearsed(report, cut);
-      const double computing = step.time.seconds - step.time.exposed - step.time.update_seconds;
+      const StepReport timed = rehearsed(report, settings_.step.batch, cut);
+      const StepReport step = largest(report, timed, cut);
+      const double computing = timed.time.seconds - timed.time.exposed - timed.time.update_seconds;
       const std::int64_t activations = step.peak() - report.holdings.held.peak();
       for (const Spreading& spreading : spreadings(as_configured_, machine)) {
         ++best_.num_candidates;
@@ -231,36 +278,40 @@ class Search {
   }
 
   void try_out(const Candidate& candidate) {
-    Choice choice{candidate.strategy, candidate.cut, {}, {}};
-    choice.step = rehearsed(report_of(subject_, candidate.strategy, candidate.cut), candidate.cut);
-    if (choice.step.needed() > best_.budget) return;
+    Choice choice{.strategy = candidate.strategy, .cut = candidate.cut};
+    const PlanReport report = report_of(subject_, candidate.strategy, candidate.cut);
+    choice.step = rehearsed(report, settings_.step.batch, candidate.cut);
+    const StepReport most = largest(report, choice.step, candidate.cut);
+    choice.needed = most.needed();
+    choice.host_bytes = most.host_bytes;
+    if (choice.needed > best_.budget) return;
     choice.words = words_of(choice.strategy, subject_.world_size, choice.cut);
     best_.choices.push_back(std::move(choice));
   }
 
   const PlanSubject& subject_;
-  const StepSettings& settings_;
+  const SearchSettings& settings_;
   PlanReport as_configured_;
   Best best_;
 };
+
+}  // namespace
 
 std::string reason_of(const Choice& choice, std::int64_t budget) {
   const StepTime& time = choice.step.time;
   char text[200];
   std::snprintf(text, sizeof text,
-                "%.0f ms an update, %.0f tokens/s on each GPU, waits %.0f ms; needs ",
+                "%.0f ms an update, %.0f tokens/s on each rank, waits %.0f ms; needs ",
                 1e3 * time.seconds, choice.step.tokens_per_second() / choice.step.world_size,
                 1e3 * time.exposed);
-  std::string reason = str(text, format_bytes(choice.step.needed()), " of ", format_bytes(budget));
-  if (choice.step.host_bytes > 0)
-    reason += str(" and ", format_bytes(choice.step.host_bytes), " of the host");
+  std::string reason = str(text, format_bytes(choice.needed), " of ", format_bytes(budget));
+  if (choice.host_bytes > 0)
+    reason += str(" and ", format_bytes(choice.host_bytes), " of the host");
   return reason;
 }
 
-}  // namespace
-
-Best find_best(const PlanSubject& subject, const StepSettings& settings, std::int64_t budget) {
-  return Search(subject, settings, budget).run();
+Best find_best(const PlanSubject& subject, const SearchSettings& settings) {
+  return Search(subject, settings).run();
 }
 
 std::string yaml_of(const Choice& choice) {
@@ -281,7 +332,7 @@ std::string yaml_of(const Choice& choice) {
             ", offload: ", strategy.activations.offload ? "true" : "false", "}\n");
   if (choice.cut > 1)
     yaml += str("train:\n  gradient_accumulation: ", choice.step.trace.passes,
-                "  # and batches of a ", choice.cut, "th of their size\n");
+                "  # and batches of ", "1/", choice.cut, " of their size\n");
   return yaml;
 }
 
@@ -322,8 +373,8 @@ nlohmann::ordered_json to_json(const Best& best) {
     choices.push_back({{"words", choice.words},
                        {"seconds", choice.step.time.seconds},
                        {"exposed", choice.step.time.exposed},
-                       {"needed_bytes", choice.step.needed()},
-                       {"host_bytes", choice.step.host_bytes},
+                       {"needed_bytes", choice.needed},
+                       {"host_bytes", choice.host_bytes},
                        {"tokens_per_second", choice.step.tokens_per_second()},
                        {"cut", choice.cut},
                        {"yaml", yaml_of(choice)}});

@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -41,24 +42,27 @@ std::int64_t parse_number(const std::string& part, const std::string& text) {
 }
 
 // Tokens that mean nothing; images lie where they would be looked at.
-PackedBatch batch_of(const std::vector<BatchPart>& parts, const models::LanguageModel* model) {
+PackedBatch batch_of(const BatchParts& parts, const models::LanguageModel* model) {
   const std::int64_t image = model ? model->media_token() : -1;
   std::vector<std::int64_t> ids, labels, positions, offsets{0}, image_offsets{0}, slots, sources;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const BatchPart& part = parts[p];
     require<ConfigError>(part.images == 0 || image >= 0,
                          "--batch has images, but this model takes none");
+    const std::int64_t most = part.labels < 0 ? part.tokens : part.labels;
     for (std::int64_t s = 0; s < part.sequences; ++s) {
+      std::int64_t unlabelled = std::max<std::int64_t>(0, part.tokens - part.images - most);
       for (std::int64_t i = 0; i < part.tokens; ++i) {
         const bool here = part.images > 0 && i * part.images % part.tokens < part.images;
         ids.push_back(here ? image : 0);
-        labels.push_back(here ? kNoLabel : 0);
+        labels.push_back(here || unlabelled > 0 ? kNoLabel : 0);
+        if (!here) --unlabelled;
         positions.push_back(i);
       }
       offsets.push_back(static_cast<std::int64_t>(ids.size()));
       image_offsets.push_back(image_offsets.back() + part.images);
       slots.push_back(part.images);
-      sources.push_back(static_cast<std::int64_t>(p));
+      sources.push_back(part.source < 0 ? static_cast<std::int64_t>(p) : part.source);
     }
   }
   PackedBatch batch;
@@ -78,14 +82,16 @@ PackedBatch batch_of(const std::vector<BatchPart>& parts, const models::Language
 
 }  // namespace
 
-std::vector<BatchPart> parse_batch(const std::string& text) {
-  std::vector<BatchPart> parts;
+BatchParts parse_batch(const std::string& text) {
+  BatchParts parts;
   for (const std::string& one : split(text, ',')) {
     const std::vector<std::string> numbers = split(one, 'x');
     require<ConfigError>(numbers.size() == 2 || numbers.size() == 3, "--batch '", text,
                          "' is no batch; say sequences x tokens x images, for example "
                          "64x32x1,32x256x6, or 2x4096 without images");
-    BatchPart part{parse_number(numbers[0], text), parse_number(numbers[1], text), 0};
+    BatchPart part;
+    part.sequences = parse_number(numbers[0], text);
+    part.tokens = parse_number(numbers[1], text);
     if (numbers.size() == 3) part.images = parse_number(numbers[2], text);
     require<ConfigError>(part.sequences > 0 && part.tokens > 0 && part.images <= part.tokens,
                          "--batch '", text,
@@ -93,6 +99,22 @@ std::vector<BatchPart> parse_batch(const std::string& text) {
     parts.push_back(part);
   }
   return parts;
+}
+
+std::string text_of(const BatchParts& batch) {
+  constexpr std::size_t kMost = 4;
+  std::string text;
+  std::int64_t sequences = 0, tokens = 0, images = 0;
+  for (const BatchPart& part : batch) {
+    text += str(text.empty() ? "" : ",", part.sequences, "x", part.tokens);
+    if (part.images > 0) text += str("x", part.images);
+    sequences += part.sequences;
+    tokens += part.sequences * part.tokens;
+    images += part.sequences * part.images;
+  }
+  if (batch.size() <= kMost) return text;
+  return str(counted(sequences, "sequence"), ", ", counted(tokens, "token"),
+             images > 0 ? str(", ", counted(images, "image")) : "");
 }
 
 std::int64_t StepReport::needed() const {

@@ -18,15 +18,22 @@ namespace floe::plan {
 
 // Sequences of one length, with as many images each.
 struct BatchPart {
-  std::int64_t sequences = 1, tokens = 0, images = 0;
+  std::int64_t sequences = 1, tokens = 0, images = 0;  // the latter two of each
+  std::int64_t labels = -1;  // tokens of each that have one; -1: all but those of images
+  std::int64_t source = -1;  // that it is from; -1: one of its own
+
+  bool operator==(const BatchPart&) const = default;
 };
+using BatchParts = std::vector<BatchPart>;
 // "64x32x1,32x256x6": sequences × tokens × images of one pass on one rank; images may be left out.
 // Throws ConfigError.
-std::vector<BatchPart> parse_batch(const std::string& text);
+BatchParts parse_batch(const std::string& text);
+// The same as text, shorter for a batch of many lengths: "120 sequences, 8192 tokens, 64 images".
+std::string text_of(const BatchParts& batch);
 
 struct StepSettings {
   Machine machine;
-  std::vector<BatchPart> batch;
+  BatchParts batch;
 };
 
 struct StepReport {

@@ -92,6 +92,11 @@ void resolve(const Input& input, const std::string& file) {
 
 void resolve_inputs(RunConfig& config, const config::Value& values) {
   for (const Input& input : inputs_of(config)) resolve(input, file_of(input.key, values));
+  if (AutoStrategyConfig* choice =
+          config.strategy.automatic ? &*config.strategy.automatic : nullptr;
+      choice && choice->machine)  // a name, unless there is such a file
+    choice->machine =
+        config::find_input(*choice->machine, file_of("strategy.auto.machine", values));
   // RUN/config.yaml means the run that it lies in, wherever that has moved.
   const std::string file = file_of("run.dir", values);
   if (std::filesystem::path(file).filename() == "config.yaml" &&
