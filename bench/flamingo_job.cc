@@ -173,7 +173,9 @@ std::shared_ptr<models::LanguageModel> language_model(const Json& model) {
 
 shard::ShardOptions flamingo_sharding(const Json& config) {
   shard::ShardOptions options;
-  options.world = comm::World::fake(0, config.at("world"), device_from(config));
+  options.world = config.value("join", false)
+                      ? comm::World::join()
+                      : comm::World::fake(0, config.at("world"), device_from(config));
   if (compute_dtype(config) == at::kBFloat16)
     options.mixed_precision = {.param = at::kBFloat16, .reduce = at::kFloat};
   options.prefetch = config.at("prefetch");

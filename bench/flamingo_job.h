@@ -25,7 +25,8 @@ models::FlamingoSpec flamingo_spec(const Json& model);
 // With "lora" it is "lm" alone with adapters (rank, alpha, targets), which then are all that
 // trains; else OpenFlamingo.
 std::shared_ptr<models::LanguageModel> language_model(const Json& model);
-// Of "world" ranks this is rank 0; collectives are copies of the right size.
+// Of "world" ranks this is rank 0; collectives are copies of the right size. With "join" the ranks
+// that a launcher has started meet instead.
 shard::ShardOptions flamingo_sharding(const Json& config);
 // The model's decoder layers, gates, resampler and image blocks are units, those that it has.
 shard::Policy units_of(const Json& model);

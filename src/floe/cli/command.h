@@ -43,6 +43,7 @@ struct Command {
 // What `floe COMMAND --help` prints.
 std::string help_page(const Command& command);
 
+extern const Command kCalibrateCommand;
 extern const Command kCompletionCommand;
 extern const Command kConvertCommand;
 extern const Command kDemoCommand;

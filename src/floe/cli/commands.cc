@@ -112,10 +112,12 @@ const Command kVersionCommand{
 
 const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> table{
-      &kInitCommand,     &kTrainCommand,   &kLaunchCommand,     &kPlanCommand,    &kStatusCommand,
-      &kReportCommand,   &kInspectCommand, &kExportCommand,     &kDiffCommand,    &kForwardCommand,
-      &kGenerateCommand, &kScoreCommand,   &kEvalCommand,       &kConvertCommand, &kMigrateCommand,
-      &kDoctorCommand,   &kDemoCommand,    &kCompletionCommand, &kHelpCommand,    &kVersionCommand,
+      &kInitCommand,      &kTrainCommand,  &kLaunchCommand,     &kPlanCommand,
+      &kCalibrateCommand, &kStatusCommand, &kReportCommand,     &kInspectCommand,
+      &kExportCommand,    &kDiffCommand,   &kForwardCommand,    &kGenerateCommand,
+      &kScoreCommand,     &kEvalCommand,   &kConvertCommand,    &kMigrateCommand,
+      &kDoctorCommand,    &kDemoCommand,   &kCompletionCommand, &kHelpCommand,
+      &kVersionCommand,
   };
   return table;
 }

@@ -477,6 +477,15 @@ std::shared_ptr<::gloo::transport::Device> device_at(const NetworkPlace& place) 
 
 }  // namespace
 
+std::int64_t gloo_working_bytes(const FakeCollective& collective) {
+  using Kind = FakeCollective::Kind;
+  const std::int64_t size = collective.size, bytes = collective.bytes;
+  if (size < 2 || collective.kind == Kind::all_gather || collective.kind == Kind::broadcast)
+    return 0;
+  if (collective.kind == Kind::all_reduce && bytes <= kSmallBytes) return size * bytes;
+  return 2 * (size - 1) * std::min(kChunkBytes, ceil_div(bytes, size));  // see sum_slices
+}
+
 GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
                          std::vector<std::string> names, std::chrono::milliseconds timeout,
                          const NetworkPlace& place) {

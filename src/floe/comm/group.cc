@@ -99,7 +99,12 @@ class FakeGroup final : public Group {
 
  protected:
   Work do_all_gather(at::Tensor output, at::Tensor input, const std::string&) override {
-    if (tells(FakeCollective::Kind::all_gather, output)) return {};
+    if (listener_) {
+      const auto own = static_cast<std::ptrdiff_t>(input.nbytes()) * rank();
+      const bool in_place = static_cast<const char*>(output.const_data_ptr()) + own ==
+                            static_cast<const char*>(input.const_data_ptr());
+      return tell(FakeCollective::Kind::all_gather, output, in_place);
+    }
     at::Tensor slices = output.view({size(), input.numel()});
     const at::Tensor own = input.view({input.numel()});
     for (int peer = 0; peer < size(); ++peer)
@@ -108,26 +113,23 @@ class FakeGroup final : public Group {
   }
   Work do_reduce_scatter(at::Tensor output, at::Tensor input, Reduce reduce,
                          const std::string&) override {
-    if (tells(FakeCollective::Kind::reduce_scatter, input)) return {};
+    if (listener_) return tell(FakeCollective::Kind::reduce_scatter, input);
     output.view({-1}).copy_(input.view({size(), output.numel()})[rank()]);
     if (reduce == Reduce::sum) output.mul_(size());
     return {};
   }
   Work do_all_reduce(at::Tensor tensor, Reduce reduce, const std::string&) override {
-    if (tells(FakeCollective::Kind::all_reduce, tensor)) return {};
+    if (listener_) return tell(FakeCollective::Kind::all_reduce, tensor);
     if (reduce == Reduce::sum) tensor.mul_(size());
     return {};
   }
   Work do_broadcast(at::Tensor tensor, int, const std::string&) override {
-    tells(FakeCollective::Kind::broadcast, tensor);
-    return {};
+    return listener_ ? tell(FakeCollective::Kind::broadcast, tensor) : Work();
   }
 
  private:
-  bool tells(FakeCollective::Kind kind, const at::Tensor& whole) const {
-    if (!listener_) return false;
-    listener_({kind, static_cast<std::int64_t>(whole.nbytes()), size(), stride_});
-    return true;
+  Work tell(FakeCollective::Kind kind, const at::Tensor& whole, bool in_place = false) const {
+    return listener_({kind, static_cast<std::int64_t>(whole.nbytes()), size(), stride_, in_place});
   }
 
   int stride_;

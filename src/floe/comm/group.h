@@ -134,8 +134,12 @@ struct FakeCollective {
   std::int64_t bytes = 0;  // of the whole tensor, as Traffic counts them
   int size = 1;            // ranks of the group
   int stride = 1;          // from one of them to the next, in the order of the ranks
+  bool in_place = false;   // what this rank gives already lies where the others' will
 };
-// Told of each, when it is issued.
-using FakeListener = std::function<void(const FakeCollective&)>;
+// Told of each, when it is issued; the caller gets the work that it returns.
+using FakeListener = std::function<Work(const FakeCollective&)>;
+
+// Bytes of tensors that a Gloo group on the CPU allocates while it runs such a collective.
+std::int64_t gloo_working_bytes(const FakeCollective& collective);
 
 }  // namespace floe::comm

@@ -23,7 +23,8 @@ bool lies_well(const at::Tensor& heads) {
 
 bool attention_has(at::ScalarType dtype, std::int64_t dim, at::Device device) {
   if (!are_allowed() || (dtype != at::kBFloat16 && dtype != at::kHalf)) return false;
-  if (is_rehearsed(device)) return dim == 64 || dim == 80 || dim == 96 || dim == 128;
+  if (device.is_meta())
+    return is_rehearsed_gpu(device) && (dim == 64 || dim == 80 || dim == 96 || dim == 128);
 #ifdef FLOE_CUDA
   return device.is_cuda() &&
          attention_runs(dim, device.has_index() ? device.index() : c10::cuda::current_device());

@@ -38,7 +38,7 @@ bool on_gpu(const at::Tensor& tensor) {
 #ifdef FLOE_CUDA
   if (tensor.is_cuda()) return true;
 #endif
-  return is_rehearsed(tensor);
+  return is_rehearsed_gpu(tensor);
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 // A step that runs on the meta device, where tensors have shapes and no values, to learn what it
-// would do on a GPU.
+// would do on a GPU or on the CPU.
 //
 // Note [Rehearsal]
 // While a Rehearsal listens on this thread, tensors of the meta device count as tensors of a GPU
 // that has floe's kernels: they are taken wherever a GPU's would be, each function allocates what
 // it would allocate there, and instead of computing says what it would do. So models, engine and
 // autograd run the very code that a training step runs (floe/plan/rehearsal has the device).
+// A rehearsal that stands for the CPU has none of these kernels: plain operators run, and code that
+// asks for the CPU asks `acts_as_cpu`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,6 +40,8 @@ class Rehearsal {
   // [m, k] · [k, n] of 8-bit codes.
   virtual void coded_product(std::int64_t m, std::int64_t n, std::int64_t k) = 0;
   virtual void attention(const AttentionWork& work) = 0;
+  // Whether the meta device stands for the CPU, not for a GPU.
+  virtual bool of_cpu() const { return false; }
 
   // Who listens on this thread; null: nobody.
   static Rehearsal* current();
@@ -72,6 +76,17 @@ inline bool is_rehearsed(const at::Tensor& tensor) {
   return tensor.is_meta() && Rehearsal::current();
 }
 inline bool is_rehearsed(at::Device device) { return device.is_meta() && Rehearsal::current(); }
+
+// Whether it is rehearsed as a GPU's.
+template <class TensorOrDevice>
+bool is_rehearsed_gpu(const TensorOrDevice& what) {
+  return is_rehearsed(what) && !Rehearsal::current()->of_cpu();
+}
+// Whether it is the CPU's, or rehearsed as such.
+template <class TensorOrDevice>
+bool acts_as_cpu(const TensorOrDevice& what) {
+  return what.is_cpu() || (is_rehearsed(what) && Rehearsal::current()->of_cpu());
+}
 
 // What the functions of the same name outside do with such tensors.
 namespace rehearsed {

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "floe/kernels/kernels.h"
+#include "floe/kernels/rehearsal.h"
 #include "floe/nn/boundary.h"
 #include "floe/nn/products/linear.h"
 #include "floe/nn/products/rows.h"
@@ -23,8 +24,16 @@ bool any_trains(std::initializer_list<at::Tensor> tensors) {
   return false;
 }
 
+// What torch makes of an RMS norm on the CPU, where it has no kernel for it.
+at::Tensor composed_rms_norm(const at::Tensor& x, const NormWeights& norm) {
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor rstd = at::rsqrt(at::pow(wide, 2).mean({-1}, /*keepdim=*/true).add_(norm.eps));
+  return wide.mul(rstd).mul(norm.weight).to(x.scalar_type());
+}
+
 at::Tensor plain_norm(const at::Tensor& x, const NormWeights& norm) {
   const std::int64_t dim = norm.weight.size(0);
+  if (!norm.centred && x.is_meta() && kernels::acts_as_cpu(x)) return composed_rms_norm(x, norm);
   return norm.centred ? at::layer_norm(x, {dim}, norm.weight, norm.bias, norm.eps)
                       : at::rms_norm(x, {dim}, norm.weight, norm.eps);
 }

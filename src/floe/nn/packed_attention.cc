@@ -111,7 +111,7 @@ struct OwnAttention : torch::autograd::Function<OwnAttention> {
 
 bool flash_takes(const at::TensorOptions& options, std::int64_t dim, const PackedRule& rule) {
   const auto dtype = c10::typeMetaToScalarType(options.dtype());
-  const bool on_gpu = options.device().is_cuda() || kernels::is_rehearsed(options.device());
+  const bool on_gpu = options.device().is_cuda() || kernels::is_rehearsed_gpu(options.device());
   return on_gpu && (dtype == at::kBFloat16 || dtype == at::kHalf) && dim % 8 == 0 && dim <= 256 &&
          !rule.slopes.defined();
 }

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "floe/batch/packed_batch.h"
+#include "floe/kernels/rehearsal.h"
 
 namespace floe::nn {
 
@@ -74,7 +75,8 @@ Segments::Segments(const at::Tensor& offsets, const at::Tensor& attended, at::De
   for (std::int64_t s = 0; s < sequences; ++s)
     longest_ = std::max(longest_, offset[s + 1] - offset[s]);
   if (rounded) longest_ = bucket_size(longest_);
-  if (!attended.defined() && !device.is_cpu()) offsets_ = to_device(offsets.to(at::kInt), device);
+  if (!attended.defined() && !kernels::acts_as_cpu(device))
+    offsets_ = to_device(offsets.to(at::kInt), device);
 }
 
 std::vector<std::int64_t> Segments::begins() const {
@@ -151,7 +153,7 @@ std::vector<at::Tensor> Segments::parts(const at::Tensor& places) const {
 
 at::Tensor Segments::pad(const at::Tensor& tokens) const {
   // Kernels of accelerators take tokens with gaps between them as they are.
-  if (places().in_place) return tokens.is_cpu() ? tokens.contiguous() : tokens;
+  if (places().in_place) return kernels::acts_as_cpu(tokens) ? tokens.contiguous() : tokens;
   return Pad::apply(tokens, places().token_of, places().place_of);
 }
 

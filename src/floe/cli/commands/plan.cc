@@ -315,7 +315,8 @@ folder for its model.
             {"world=N", "", "number of ranks"},
             {"--gpu", "FILE",
              "also memory and time of a step on this GPU: h200, h100, a100, or a file that "
-             "describes a machine"},
+             "describes a machine, as floe calibrate writes one; cpu, or a file with device: cpu, "
+             "for ranks on cores"},
             {"--batch", "BATCH",
              "what a rank computes in a pass: sequences x tokens x images, as in "
              "64x32x1,32x256x6"},

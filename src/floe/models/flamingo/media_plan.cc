@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "floe/batch/packed_batch.h"
+#include "floe/kernels/rehearsal.h"
 
 namespace floe::models {
 at::Tensor media_times(const PackedBatch& batch, std::int64_t media_token) {
@@ -32,7 +33,7 @@ MediaPlan::MediaPlan(const PackedBatch& batch, std::shared_ptr<const nn::Segment
   needs_zero_image_ = zero_image_ == 0;
 
   std::vector<std::int64_t> image_of_token(static_cast<std::size_t>(batch.num_tokens()), -1);
-  bool one_each = rule_.only_immediate && !device.is_cpu();
+  bool one_each = rule_.only_immediate && !kernels::acts_as_cpu(device);
   for (std::int64_t s = 0; s < batch.num_sequences(); ++s) {
     const std::int64_t own = images[s + 1] - images[s];
     const Page page{offsets[s], offsets[s + 1] - offsets[s],

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "floe/kernels/rehearsal.h"
+
 namespace floe::models {
 
 PerceiverAttention::PerceiverAttention(std::int64_t dim, const PerceiverSpec& spec)
@@ -17,7 +19,7 @@ PerceiverAttention::PerceiverAttention(std::int64_t dim, const PerceiverSpec& sp
 }
 
 at::Tensor PerceiverAttention::keys_and_values(const at::Tensor& media, const at::Tensor& latents) {
-  if (media.is_cpu() || !to_kv_->is_bare() || !norm_media_->is_bare())
+  if (kernels::acts_as_cpu(media) || !to_kv_->is_bare() || !norm_media_->is_bare())
     return to_kv_(at::cat({norm_media_(media), latents}, 1));
   // The normed media need not be kept, nor be copied beside the latents before they are projected.
   const at::Tensor of_media = nn::norm_linear(media, norm_media_->weights(), to_kv_->weight).second;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "floe/core/log.h"
+#include "floe/kernels/rehearsal.h"
 #include "floe/nn/activations/host_store.h"
 
 namespace floe::nn {
@@ -95,7 +96,7 @@ void KeptTensor::leave(std::int64_t least_bytes) {
     return;
   const at::AutoGradMode grad_off(false);
   away_ = store_empty(here_.numel(), here_.scalar_type(), here_.device());
-  if (here_.is_cpu()) {
+  if (kernels::acts_as_cpu(here_)) {
     away_.copy_(flat(here_));
     here_.reset();
   } else {
@@ -113,7 +114,7 @@ void KeptTensor::come_back() {
   if (here_.defined()) return;
   const at::AutoGradMode grad_off(false);
   const at::Tensor back = at::empty({away_.numel()}, options_);
-  if (back.is_cpu())
+  if (kernels::acts_as_cpu(back))
     back.copy_(away_);
   else
     came_ = copy_on(CopyStreams::of(back.device()).in, back, away_);

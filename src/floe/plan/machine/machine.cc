@@ -72,8 +72,44 @@ Machine a100() {
   return m;
 }
 
-const std::array<Machine, 3>& known_machines() {
-  static const std::array<Machine, 3> machines{h200(), h100(), a100()};
+// Two cores of a current server, as `floe calibrate` sees them.
+Machine two_cores() {
+  Machine m;
+  m.name = "cpu";
+  m.device = "cpu";
+  m.memory = {8 * kGiB};
+  m.context = {0};
+  m.slack = 0;
+  m.bf16_tflops = 0.2;
+  m.fp8_tflops = 0.05;
+  m.fp32_tflops = 0.2;
+  m.attention_tflops = 0.08;
+  m.flash_tflops = 0.15;
+  m.flash_half = 100;
+  m.memory_gbs = 16;
+  m.update_gbs = 16;
+  m.host_gbs = 8;
+  m.kernel_us = 4;
+  m.issue_us = 0;
+  m.step_ms = 0.5;
+  m.gpus_per_node = 2;
+  m.intra_gbs = 4;
+  m.inter_gbs = 1;
+  m.intra_share = 1;
+  m.inter_share = 1;
+  m.intra_us = 100;
+  m.inter_us = 200;
+  m.cores = 2;
+  m.core_share = 0.5;
+  m.core_memory_share = 0.6;
+  m.product_half = 10;
+  m.collective_cores = 1;
+  m.reduce_gbs = 3;
+  return m;
+}
+
+const std::array<Machine, 4>& known_machines() {
+  static const std::array<Machine, 4> machines{h200(), h100(), a100(), two_cores()};
   return machines;
 }
 
@@ -103,7 +139,8 @@ void describe(config::Schema<Machine>& s) {
     s.field(name, member, help).at_least(0);
   };
   s.field("name", &C::name, "What it is called in tables");
-  s.field("memory", &C::memory, "Memory of a GPU");
+  s.choice("device", &C::device, {"gpu", "cpu"}, "What ranks compute on: a GPU each, or cores");
+  s.field("memory", &C::memory, "Memory of a GPU; of a machine of cores");
   s.field("context", &C::context, "Memory that is gone before anything is allocated");
   s.field("slack", &C::slack, "Share of what is allocated that the allocator cannot use again")
       .at_least(0)
@@ -128,6 +165,13 @@ void describe(config::Schema<Machine>& s) {
   share("inter_share", &C::inter_share, "Likewise between nodes");
   time("intra_us", &C::intra_us, "Microseconds from one rank to the next in a node");
   time("inter_us", &C::inter_us, "Likewise between nodes");
+  s.field("cores", &C::cores, "Of a machine of cores: how many").at_least(1);
+  share("core_share", &C::core_share, "Of the rate of products that one core alone reaches");
+  share("core_memory_share", &C::core_memory_share, "Likewise of memory_gbs");
+  time("product_half", &C::product_half,
+       "Smallest side of a product at which half of the rate is reached, on cores");
+  rate("collective_cores", &C::collective_cores, "Cores of each rank that a collective keeps busy");
+  rate("reduce_gbs", &C::reduce_gbs, "GB/s that a rank of cores sums in reductions");
 }
 
 Machine find_machine(const std::string& name_or_file, const std::string& what) {
@@ -138,7 +182,9 @@ Machine find_machine(const std::string& name_or_file, const std::string& what) {
   config::Value tree = config::read_yaml(name_or_file);
   auto* map = tree.as<config::Map>();
   require<ConfigError>(map != nullptr, name_or_file, ": a machine is a block of keys");
-  std::string like = "h200";
+  const config::Value* device = tree.at("device");
+  const auto* device_name = device ? device->as<std::string>() : nullptr;
+  std::string like = device_name && *device_name == "cpu" ? "cpu" : "h200";
   if (const config::Value* named = tree.at("like")) {
     const auto* text = named->as<std::string>();
     require<ConfigError>(text && known_machine(*text), name_or_file, ": 'like' must be one of ",
@@ -148,7 +194,17 @@ Machine find_machine(const std::string& name_or_file, const std::string& what) {
   }
   config::Value all = config::schema_of<Machine>().write(*known_machine(like), config::Write::all);
   config::merge(all, tree);
-  return config::bind<Machine>(all);
+  Machine machine = config::bind<Machine>(all);
+  check_like(name_or_file + ": 'like'", like, machine.device);
+  return machine;
+}
+
+void check_like(const std::string& what, const std::string& name, const std::string& device) {
+  const Machine* known = known_machine(name);
+  require<ConfigError>(known != nullptr, what, " '", name, "' must be one of ",
+                       join(known_names(), ", "), did_you_mean(name, known_names()));
+  require<ConfigError>(known->device == device, what, " '", name, "' is a ", known->device,
+                       ", but this is a ", device);
 }
 
 double parse_rate(const std::string& what, const std::string& text) {

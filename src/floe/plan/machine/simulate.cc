@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "floe/core/bytes.h"
+#include "floe/plan/machine/simulate_cores.h"
 
 namespace floe::plan {
 namespace {
 
-constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
 // Tiles that a product is cut into. Small ones leave processors idle; of large ones the last wave
 // does not show, since steps keep to far less than what a product alone reaches.
 constexpr std::int64_t kTileRows = 128, kTileColumns = 128;
@@ -108,6 +108,14 @@ double work_seconds(const TraceStep& step, const Machine& machine) {
   return 0;
 }
 
+void add_collective(const comm::FakeCollective& collective, double seconds, const Machine& machine,
+                    StepTime& time) {
+  (leaves_node(collective, machine) ? time.inter_seconds : time.intra_seconds) += seconds;
+  const auto [inside, between] = traffic_of(collective, machine);
+  time.intra_bytes += inside;
+  time.inter_bytes += between;
+}
+
 namespace {
 
 // One pass; what it takes is added to `time`.
@@ -135,10 +143,7 @@ void simulate_pass(const std::vector<TraceStep>& steps, const Machine& machine, 
       double& link = leaves ? inter_free : intra_free;
       const double seconds = collective_seconds(step.collective, machine);
       free = link = std::max({free, link, host}) + seconds;
-      (leaves ? time.inter_seconds : time.intra_seconds) += seconds;
-      const auto [inside, between] = traffic_of(step.collective, machine);
-      time.intra_bytes += inside;
-      time.inter_bytes += between;
+      add_collective(step.collective, seconds, machine, time);
       continue;
     }
     const double seconds = work_seconds(step, machine);
@@ -162,6 +167,14 @@ void simulate_pass(const std::vector<TraceStep>& steps, const Machine& machine, 
 
 StepTime simulate(const Trace& trace, const UpdateCost& update, const Machine& machine) {
   StepTime time;
+  if (machine.of_cores()) {
+    for (int pass = 1; pass < trace.passes; ++pass)
+      simulate_pass_on_cores(trace.earlier, machine, update.world_size, time);
+    simulate_pass_on_cores(trace.steps, machine, update.world_size, time);
+    time.update_seconds = update_seconds_on_cores(update, machine);
+    time.seconds += time.update_seconds;
+    return time;
+  }
   for (int pass = 1; pass < trace.passes; ++pass) simulate_pass(trace.earlier, machine, time);
   simulate_pass(trace.steps, machine, time);
   // Norm of the slices' gradients, one small all-reduce, the update.

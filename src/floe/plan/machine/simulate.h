@@ -5,7 +5,8 @@
 // The host issues the trace's steps in their order, and a stream begins one when the host has
 // issued it and all before it on the stream are done. Events carry waits between streams as CUDA's
 // do. A collective also takes the link that it crosses: collectives of two streams that cross the
-// same one follow each other. Kernels of two streams do not slow each other down.
+// same one follow each other. Kernels of two streams do not slow each other down. Ranks on cores
+// are simulated otherwise: Note [Simulation of cores].
 #pragma once
 
 #include <array>
@@ -17,6 +18,8 @@
 #include "floe/plan/rehearsal/trace.h"
 
 namespace floe::plan {
+
+inline constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
 
 // Seconds of a collective over such a group, by the better of ring and tree where there are both.
 double collective_seconds(const comm::FakeCollective& collective, const Machine& machine);
@@ -35,6 +38,10 @@ struct StepTime {
   double intra_bytes = 0, inter_bytes = 0;      // that reach a GPU over them
   double flops = 0;
 };
+
+// Counts a collective that keeps its link busy for so long.
+void add_collective(const comm::FakeCollective& collective, double seconds, const Machine& machine,
+                    StepTime& time);
 
 struct UpdateCost {
   std::int64_t numel = 0;         // that this rank updates

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 
+#include "floe/core/bytes.h"
 #include "floe/kernels/rehearsal.h"
 
 namespace floe::plan {
 namespace {
 
-constexpr std::int64_t kBlock = 512;  // what CUDA's allocator rounds to
+constexpr std::int64_t kAlignment = 512;  // of addresses
 
 // Of one allocation; the memory may outlive the device.
 struct Allocation {
@@ -29,24 +30,26 @@ void forget_allocation(void* context) {
 // Addresses that nothing lies at: all different, aligned, never read.
 class CountingAllocator final : public c10::Allocator {
  public:
-  explicit CountingAllocator(std::shared_ptr<DeviceMemory> memory) : memory_(std::move(memory)) {}
+  CountingAllocator(std::shared_ptr<DeviceMemory> memory, std::int64_t block)
+      : memory_(std::move(memory)), block_(block) {}
 
   c10::DataPtr allocate(std::size_t size) override {
-    const auto bytes = (static_cast<std::int64_t>(size) + kBlock - 1) / kBlock * kBlock;
+    const auto bytes = ceil_div(static_cast<std::int64_t>(size), block_) * block_;
     if (bytes == 0) return {nullptr, c10::Device(c10::kMeta)};
     const bool in_host = kernels::RehearsedHostMemory::on();
     auto* allocation = new Allocation{memory_, bytes, memory_->owner(), in_host};
     memory_->add(bytes, allocation->owner, in_host);
-    next_ += static_cast<std::uintptr_t>(bytes);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that is compared, not a place
-    return {reinterpret_cast<void*>(next_ - static_cast<std::uintptr_t>(bytes)), allocation,
-            &forget_allocation, c10::Device(c10::kMeta)};
+    void* const place = reinterpret_cast<void*>(next_);
+    next_ += static_cast<std::uintptr_t>(ceil_div(bytes, kAlignment) * kAlignment);
+    return {place, allocation, &forget_allocation, c10::Device(c10::kMeta)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void*, const void*, std::size_t) const override {}
 
  private:
   std::shared_ptr<DeviceMemory> memory_;
+  std::int64_t block_;
   std::uintptr_t next_ = std::uintptr_t{1} << 44;
 };
 
@@ -140,7 +143,7 @@ std::vector<std::int64_t> DeviceMemory::by_owner(int count) const {
 }
 
 struct MetaDevice::State {
-  explicit State(DeviceListener& listener) : guard(listener), allocator(memory) {}
+  State(DeviceListener& listener, std::int64_t block) : guard(listener), allocator(memory, block) {}
 
   std::shared_ptr<DeviceMemory> memory = std::make_shared<DeviceMemory>();
   CountingGuard guard;
@@ -149,7 +152,8 @@ struct MetaDevice::State {
   const c10::impl::DeviceGuardImplInterface* guard_before = nullptr;
 };
 
-MetaDevice::MetaDevice(DeviceListener& listener) : state_(std::make_unique<State>(listener)) {
+MetaDevice::MetaDevice(DeviceListener& listener, std::int64_t block_bytes)
+    : state_(std::make_unique<State>(listener, block_bytes)) {
   state_->allocator_before = c10::GetAllocator(c10::kMeta);
   c10::SetAllocator(c10::kMeta, &state_->allocator);
   state_->guard_before = guard_of_meta().load();

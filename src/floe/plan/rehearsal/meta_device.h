@@ -1,4 +1,4 @@
-// The meta device as a GPU that only counts: allocations, streams and events.
+// The meta device as one that only counts: allocations, streams and events.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,8 @@ class DeviceMemory {
 // time. Tensors may outlive it.
 class MetaDevice {
  public:
-  explicit MetaDevice(DeviceListener& listener);
+  // `block_bytes`: what allocations are rounded to.
+  MetaDevice(DeviceListener& listener, std::int64_t block_bytes);
   ~MetaDevice();
   MetaDevice(const MetaDevice&) = delete;
   MetaDevice& operator=(const MetaDevice&) = delete;

@@ -1,7 +1,8 @@
 // Operators of a training step that torch knows on the meta device only through Python: here they
-// allocate what they would allocate on a GPU.
+// allocate what they would allocate on a GPU, or on the CPU where the rehearsal stands for that.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
@@ -192,9 +193,21 @@ struct FusedAttention : torch::autograd::Function<FusedAttention> {
   }
 };
 
+// Whether torch's fused kernel for the CPU takes it; otherwise all scores are kept.
+bool cpu_fuses(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Maybe& mask,
+               double dropout) {
+  return dropout == 0 && q.size(1) == k.size(1) && q.size(0) == k.size(0) &&
+         q.size(-1) == k.size(-1) && q.size(-1) == v.size(-1) && q.size(2) > 0 && k.size(2) > 0 &&
+         q.stride(-1) == 1 && k.stride(-1) == 1 && v.stride(-1) == 1 &&
+         (!mask || !mask->defined() || !mask->requires_grad());
+}
+
 at::Tensor scaled_dot_product_attention(const at::Tensor& q, const at::Tensor& k,
-                                        const at::Tensor& v, const Maybe&, double, bool causal,
-                                        std::optional<double>, bool) {
+                                        const at::Tensor& v, const Maybe& mask, double dropout,
+                                        bool causal, std::optional<double> scale, bool gqa) {
+  if (kernels::acts_as_cpu(q) && !cpu_fuses(q, k, v, mask, dropout))
+    return std::get<0>(
+        at::_scaled_dot_product_attention_math(q, k, v, mask, dropout, causal, {}, scale, gqa));
   return FusedAttention::apply(q, k, v, causal);
 }
 

@@ -1,5 +1,7 @@
 #include "floe/plan/rehearsal/recorder.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -8,6 +10,8 @@ namespace floe::plan {
 namespace {
 
 thread_local Recorder* recording_here = nullptr;
+
+constexpr int kGathersOfGloo = 1, kWorkerOfGloo = 2;  // streams
 
 constexpr auto kAllocations = std::to_array<std::string_view>(
     {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",
@@ -76,7 +80,7 @@ struct Recorder::Frame {
   TraceStep step;
 };
 
-Recorder::Recorder() {
+Recorder::Recorder(bool of_cpu) : of_cpu_(of_cpu) {
   recording_here = this;
   handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&operator_begins, &operator_ends)
                                            .needsInputs(true)
@@ -90,15 +94,47 @@ Recorder::~Recorder() {
 }
 
 comm::FakeListener Recorder::collectives() {
-  return [this](const comm::FakeCollective& collective) {
-    if (collective.size < 2) return;
+  return [this](const comm::FakeCollective& collective) -> comm::Work {
+    if (collective.size < 2) return {};
     TraceStep step;
     step.kind = TraceStep::Kind::collective;
     step.collective = collective;
     step.bytes = static_cast<double>(collective.bytes);
     step.what = "collective";
+    if (of_cpu_) return add_to_gloo(std::move(step));
     add(std::move(step));
+    return {};
   };
+}
+
+// Gloo's threads carry a collective while the caller goes on, from when it is issued until somebody
+// waits: a stream of gathers, whose transfers all are under way at once, and one of what the
+// group's worker does in order.
+comm::Work Recorder::add_to_gloo(TraceStep step) {
+  const comm::FakeCollective collective = step.collective;
+  const bool gathers = collective.kind == comm::FakeCollective::Kind::all_gather;
+  if (gathers && !collective.in_place) {
+    TraceStep own;
+    own.kind = TraceStep::Kind::host_copy;
+    own.what = "own slice";
+    own.bytes = static_cast<double>(collective.bytes / collective.size);
+    add(std::move(own));
+  }
+  const std::int64_t working = comm::gloo_working_bytes(collective);
+  at::Tensor windows;
+  if (working > 0)
+    windows = at::empty({working}, at::TensorOptions().dtype(at::kByte).device(c10::kMeta));
+  if (recording_) {
+    const int stream = gathers ? kGathersOfGloo : kWorkerOfGloo;
+    block(stream, record(0));
+    step.unit = inside_.empty() ? -1 : inside_.back();
+    step.backward = backward_;
+    step.stream = stream;
+    steps_.push_back(std::move(step));
+    const int done = record(stream);
+    return comm::Work([this, done, windows] { block(0, done); });
+  }
+  return comm::Work([windows] {});
 }
 
 void Recorder::set_units(const shard::ShardPlan& plan) {
@@ -293,7 +329,7 @@ void Recorder::ends(const at::RecordFunction& function) {
   }
   const bool in_place = frame.name.ends_with("_");
   if (is_view && !in_place) return;
-  if (frame.touches_host && frame.name == "aten::copy_") {
+  if ((frame.touches_host || of_cpu_) && frame.name == "aten::copy_") {
     step.kind = TraceStep::Kind::host_copy;
     step.bytes = static_cast<double>(written);
   } else if (frame.name == "aten::index_select" || frame.name == "aten::embedding") {

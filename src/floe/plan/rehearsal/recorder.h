@@ -25,7 +25,8 @@ struct KnownSpans {
 
 class Recorder final : public DeviceListener, public kernels::Rehearsal, public shard::Observer {
  public:
-  Recorder();
+  // Of a step on the CPU, or on a GPU.
+  explicit Recorder(bool of_cpu);
   ~Recorder() override;
 
   // Who is told of collectives.
@@ -44,6 +45,7 @@ class Recorder final : public DeviceListener, public kernels::Rehearsal, public 
   void pass(const char* what, std::int64_t bytes) override;
   void coded_product(std::int64_t m, std::int64_t n, std::int64_t k) override;
   void attention(const kernels::AttentionWork& work) override;
+  bool of_cpu() const override { return of_cpu_; }
   void on(const shard::Event& event) override;
 
  private:
@@ -54,10 +56,12 @@ class Recorder final : public DeviceListener, public kernels::Rehearsal, public 
   void begins(const at::RecordFunction& function);
   void ends(const at::RecordFunction& function);
   void add(TraceStep step);
+  comm::Work add_to_gloo(TraceStep step);
   void enter(std::string_view unit);
   void leave();
   int owner() const;
 
+  bool of_cpu_;
   KnownSpans spans_;
   std::map<std::string, int, std::less<>> units_;
   DeviceMemory* memory_ = nullptr;

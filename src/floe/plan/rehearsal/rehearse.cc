@@ -148,9 +148,13 @@ Trace rehearse(const RehearsedModel& subject, const RehearsedBatch& given) {
   const c10::Device device(c10::kMeta);
   const nn::NothingRandom nothing_random;
 
-  Recorder recorder;
+  require<ConfigError>(
+      !subject.on_cpu || !subject.options.frozen.compute,
+      "products in 8 bits (strategy.frozen.compute) are only emulated on the CPU, and "
+      "a step with them is not rehearsed there; leave frozen.compute out");
+  Recorder recorder(subject.on_cpu);
   recorder.set_spans(spans_of(given.batch));
-  MetaDevice meta(recorder);
+  MetaDevice meta(recorder, subject.on_cpu ? 1 : 512);  // as CUDA's allocator rounds
   const kernels::RehearsalScope rehearsing(recorder);
   const OnMeta on_meta(*subject.model);
   shard::ShardOptions options = subject.options;

@@ -7,7 +7,9 @@
 // Gathers, prefetches, releases, reductions and their waits are those that the engine issues in its
 // second step, when it knows the order of the units; activations live exactly as long as autograd,
 // checkpoints and the engine keep them. Not run are the agreement on the gradients and the update:
-// their passes over the slices are added by the simulation.
+// their passes over the slices are added by the simulation. On the CPU a rank's own thread
+// computes, copies and waits, and Gloo's threads carry collectives beside it (Note [Direct
+// collectives]); what Gloo's group allocates meanwhile is held until the wait.
 #pragma once
 
 #include <memory>
@@ -28,6 +30,7 @@ struct RehearsedModel {
   shard::Policy policy;
   shard::ShardOptions options;  // without a world
   int world_size = 1;
+  bool on_cpu = false;  // by the code that the CPU's ranks run, over Gloo; else a GPU's
 };
 
 struct RehearsedBatch {
@@ -35,7 +38,8 @@ struct RehearsedBatch {
   at::ScalarType dtype = at::kBFloat16;
 };
 
-// Throws ConfigError for what cannot be rehearsed: slices in host memory.
+// Throws ConfigError for what cannot be rehearsed: slices in host memory, products in 8 bits on the
+// CPU.
 // The model is deferred again afterwards, as it was.
 Trace rehearse(const RehearsedModel& subject, const RehearsedBatch& batch);
 

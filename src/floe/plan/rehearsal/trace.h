@@ -10,13 +10,13 @@
 
 namespace floe::plan {
 
-// One thing that is issued to a stream. Stream 0 computes.
+// One thing that is issued to a stream. Stream 0 computes; of the CPU it is the rank's own thread.
 struct TraceStep {
   enum class Kind : std::uint8_t {
     product,     // of matrices [m, k] · [k, n], `batch` of them
     attention,   // `flops` of its products, over spans of at most `k` keys
     pass,        // over memory
-    host_copy,   // between the device and host memory
+    host_copy,   // between the device and host memory; of the CPU every copy
     collective,  // between ranks
     record,      // an event takes place when the stream comes here
     block,       // the stream goes on when that event has taken place
@@ -34,7 +34,8 @@ struct TraceStep {
   const char* what = "";  // for people
 };
 
-// Bytes on the device, as an allocator that rounds to 512 would count them.
+// Bytes on the device: of a GPU as its allocator counts them, which rounds to 512, of the CPU as
+// they were asked for.
 struct TraceMemory {
   std::int64_t before = 0;     // slices, and the inputs of this step and the next
   std::int64_t peak = 0;       // of the step, with `before`

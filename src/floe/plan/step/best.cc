@@ -301,9 +301,9 @@ std::string reason_of(const Choice& choice, std::int64_t budget) {
   const StepTime& time = choice.step.time;
   char text[200];
   std::snprintf(text, sizeof text,
-                "%.0f ms an update, %.0f tokens/s on each rank, waits %.0f ms; needs ",
+                "%.0f ms an update, %.0f tokens/s on each %s, waits %.0f ms; needs ",
                 1e3 * time.seconds, choice.step.tokens_per_second() / choice.step.world_size,
-                1e3 * time.exposed);
+                choice.step.settings.machine.of_cores() ? "rank" : "GPU", 1e3 * time.exposed);
   std::string reason = str(text, format_bytes(choice.needed), " of ", format_bytes(budget));
   if (choice.host_bytes > 0)
     reason += str(" and ", format_bytes(choice.host_bytes), " of the host");

@@ -12,6 +12,7 @@
 
 #include "floe/core/error.h"
 #include "floe/models/language_model.h"
+#include "floe/plan/machine/simulate_cores.h"
 #include "floe/plan/rehearsal/rehearse.h"
 #include "floe/strategy/strategy_options.h"
 
@@ -119,8 +120,10 @@ std::string text_of(const BatchParts& batch) {
 
 std::int64_t StepReport::needed() const {
   const Machine& machine = settings.machine;
-  return static_cast<std::int64_t>(static_cast<double>(peak()) * (1 + machine.slack)) +
-         machine.context.bytes;
+  const auto of_rank =
+      static_cast<std::int64_t>(static_cast<double>(peak()) * (1 + machine.slack)) +
+      machine.context.bytes;
+  return of_rank * (machine.of_cores() ? CoresOfRank(machine, world_size).ranks : 1);
 }
 
 std::int64_t StepReport::kept() const {
@@ -132,9 +135,7 @@ double StepReport::tokens_per_second() const {
   return static_cast<double>(trace.tokens) * trace.passes * world_size / time.seconds;
 }
 
-double StepReport::utilisation() const {
-  return time.flops / (time.seconds * settings.machine.bf16_tflops * 1e12);
-}
+double StepReport::utilisation() const { return time.flops / (time.seconds * tflops * 1e12); }
 
 StepReport plan_step(const PlanReport& report, const StepSettings& settings) {
   const PlanSubject& subject = report.subject;
@@ -152,11 +153,20 @@ StepReport plan_step(const PlanReport& report, const StepSettings& settings) {
   step.world_size = subject.world_size;
   const auto node = static_cast<int>(settings.machine.gpus_per_node);
   step.num_nodes = (subject.world_size + node - 1) / node;
+  step.tflops = settings.machine.bf16_tflops;
+  if (settings.machine.of_cores()) {
+    const CoresOfRank rank(settings.machine, subject.world_size);
+    const bool wide =
+        strategy::scalar_type_of(subject.strategy.mixed_precision.param) == at::kFloat;
+    step.tflops = (wide ? settings.machine.fp32_tflops : settings.machine.bf16_tflops) * rank.rate *
+                  std::min(rank.threads * 1.0, rank.cores / rank.ranks);
+  }
   step.optimizer_state = report.holdings.held.optimizer_state;
   const RehearsedBatch batch{batch_of(settings.batch, model),
                              strategy::scalar_type_of(subject.strategy.mixed_precision.param)};
   step.trace = strategy::in_words_of_config([&] {
-    return rehearse({subject.model, policy, options, subject.world_size}, batch);
+    return rehearse(
+        {subject.model, policy, options, subject.world_size, settings.machine.of_cores()}, batch);
   });
   step.host_bytes = step.trace.memory.host_peak;
   // Of an optimizer with n values: these and the masters are read and written, gradients read.

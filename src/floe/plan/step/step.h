@@ -42,18 +42,20 @@ struct StepReport {
   StepTime time;
   int world_size = 1;
   int num_nodes = 1;
+  double tflops = 0;                 // that a rank's products could reach
   std::int64_t optimizer_state = 0;  // beside the trace's memory, all the time
   std::int64_t host_bytes = 0;       // at most, of activations
 
   // What the program allocates on the GPU at most, ...
   std::int64_t peak() const { return trace.memory.peak + optimizer_state; }
-  // ... and what the GPU must have: with its context and what the allocator cannot use.
+  // ... and what the GPU must have: with its context and what the allocator cannot use; a machine
+  // of cores must have it for each rank that it has.
   std::int64_t needed() const;
   bool fits() const { return needed() <= settings.machine.memory.bytes; }
   // What forward leaves for backward, without gathered parameters.
   std::int64_t kept() const;
   double tokens_per_second() const;  // of all ranks
-  // Of what `bf16_tflops` would allow.
+  // Of what `tflops` would allow.
   double utilisation() const;
 };
 

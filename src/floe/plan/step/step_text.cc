@@ -23,13 +23,15 @@ std::string memory_table(const PlanReport& report, const StepReport& step) {
   const shard::HeldBytes& held = report.holdings.held;
   const Machine& machine = step.settings.machine;
   Table table({Align::left, Align::right}, 2);
-  table.row({"Memory of a GPU in a step", ""});
+  table.row({machine.of_cores() ? "Memory of a rank in a step" : "Memory of a GPU in a step", ""});
   table.row({"between steps", format_bytes(held.between_steps())});
   table.row({"kept for backward", format_bytes(step.kept())});
   table.row({"pools, gradients, inputs, workspace",
              format_bytes(step.peak() - held.between_steps() - step.kept())});
   table.row({"at most", format_bytes(step.peak())});
-  table.row({str("with context and slack, of ", format_bytes(machine.memory.bytes)),
+  table.row({machine.of_cores()
+                 ? str("of all ranks of the machine, of ", format_bytes(machine.memory.bytes))
+                 : str("with context and slack, of ", format_bytes(machine.memory.bytes)),
              format_bytes(step.needed())});
   if (step.host_bytes > 0)
     table.row({"in host memory beside it, of activations", format_bytes(step.host_bytes)});
@@ -74,12 +76,15 @@ std::string time_table(const StepReport& step) {
   row("links inside of nodes are busy", time.intra_seconds);
   row("links between nodes are busy", time.inter_seconds);
   char speed[96];
-  std::snprintf(speed, sizeof speed, "%.0f tokens/s, %.0f of them on each GPU; ",
-                step.tokens_per_second(), step.tokens_per_second() / step.world_size);
+  std::snprintf(speed, sizeof speed, "%.0f tokens/s, %.0f of them on each %s; ",
+                step.tokens_per_second(), step.tokens_per_second() / step.world_size,
+                step.settings.machine.of_cores() ? "rank" : "GPU");
+  const double rate = time.flops / time.seconds;
   return str(table.text(), speed,
-             format_count(static_cast<std::int64_t>(time.flops / time.seconds / 1e12)),
-             " TFLOP/s, ", std::lround(100 * step.utilisation()),
-             "% of what its products reach.\n");
+             step.settings.machine.of_cores()
+                 ? str(format_count(static_cast<std::int64_t>(rate / 1e9)), " GFLOP/s, ")
+                 : str(format_count(static_cast<std::int64_t>(rate / 1e12)), " TFLOP/s, "),
+             std::lround(100 * step.utilisation()), "% of what its products reach.\n");
 }
 
 }  // namespace

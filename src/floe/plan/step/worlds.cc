@@ -141,11 +141,21 @@ Worlds plan_worlds(const PlanSubject& subject, const StepSettings& settings,
   return worlds;
 }
 
+namespace {
+
+// What a row's numbers are of.
+std::string holder_of(const Worlds& worlds) {
+  return worlds.rows.front().step.settings.machine.of_cores() ? "rank" : "GPU";
+}
+
+}  // namespace
+
 std::string to_text(const Worlds& worlds) {
   using enum Align;
+  const std::string one = holder_of(worlds);
   Table table({right, right, right, right, right, right, right, right, right, right}, 0);
-  table.row({"ranks", "nodes", "update", "tokens/s", "per GPU", "efficiency", "waits", "in nodes",
-             "between", "needs"});
+  table.row({"ranks", "nodes", "update", "tokens/s", "per " + one, "efficiency", "waits",
+             "in nodes", "between", "needs"});
   for (const WorldRow& row : worlds.rows) {
     const StepReport& step = row.step;
     table.row({str(step.world_size), str(step.num_nodes),
@@ -158,9 +168,8 @@ std::string to_text(const Worlds& worlds) {
                format_bytes(step.needed()) + (step.fits() ? "" : " (too much)")});
   }
   const double most = worlds.rows.back().batch_factor;
-  return str(worlds.title, "\n", table.text(),
-             "\"in nodes\" and \"between\": what reaches a GPU in "
-             "an update over the links of a node and of the network.\nOf the batch, about ",
+  return str(worlds.title, "\n", table.text(), "\"in nodes\" and \"between\": what reaches a ", one,
+             " in an update over the links of a node and of the network.\nOf the batch, about ",
              number(worlds.rows.front().batch_factor, 1), " times as much fits on ",
              worlds.rows.front().step.world_size, " ranks and ", number(most, 1), " times on ",
              worlds.rows.back().step.world_size, ".\n");
@@ -195,20 +204,24 @@ std::string to_html(const Worlds& worlds) {
     for (const WorldRow& row : worlds.rows) one.values.push_back(value(row));
     return svg_of(one, worlds.rows);
   };
+  const std::string one = holder_of(worlds), reach = "GB that reach a " + one + " in an update",
+                    each = "on each " + one,
+                    memory = "GiB that " + std::string(one == "GPU" ? "a GPU" : "the machine") +
+                             " must have";
   std::string body = str("<h1>", report::escaped(worlds.title), "</h1><p>By floe plan --worlds; ",
                          "below each curve the number of ranks.</p>");
-  body += curve("Tokens a second", "on each GPU", 0, [](const WorldRow& row) {
+  body += curve("Tokens a second", each.c_str(), 0, [](const WorldRow& row) {
     return row.step.tokens_per_second() / row.step.world_size;
   });
   body += curve("Efficiency", "%, against the first", 0,
                 [](const WorldRow& row) { return 100 * row.efficiency; });
   body += curve("Waits", "ms of an update, for other ranks, copies and the host", 0,
                 [](const WorldRow& row) { return 1e3 * row.step.time.exposed; });
-  body += curve("Traffic inside of nodes", "GB that reach a GPU in an update", 0,
+  body += curve("Traffic inside of nodes", reach.c_str(), 0,
                 [](const WorldRow& row) { return row.step.time.intra_bytes / 1e9; });
-  body += curve("Traffic between nodes", "GB that reach a GPU in an update", 0,
+  body += curve("Traffic between nodes", reach.c_str(), 0,
                 [](const WorldRow& row) { return row.step.time.inter_bytes / 1e9; });
-  body += curve("Memory", "GiB that a GPU must have", 0,
+  body += curve("Memory", memory.c_str(), 0,
                 [](const WorldRow& row) { return static_cast<double>(row.step.needed()) / kGiB; });
   body += curve("Largest batch", "times the planned one, as memory grows with it", 0,
                 [](const WorldRow& row) { return row.batch_factor; });

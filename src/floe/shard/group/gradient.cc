@@ -14,6 +14,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
+#include "floe/kernels/rehearsal.h"
 #include "floe/shard/group/flat_group.h"
 
 namespace floe::shard {
@@ -203,7 +204,7 @@ void GroupGradient::begin_reduce(bool over_copies) {
       return mesh_.shard->reduce_scatter(result_, buffer_, comm::Reduce::average, plan.name);
     });
   // An accelerator's stream waits for the first half; on the CPU somebody has to.
-  average_due_ = averages && scatters && context_.device.is_cpu();
+  average_due_ = averages && scatters && kernels::acts_as_cpu(context_.device);
   if (averages && !average_due_) begin_average();
   if (!averages && !scatters) end_reduce();
 }

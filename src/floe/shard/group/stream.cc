@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "floe/core/stopwatch.h"
+#include "floe/kernels/rehearsal.h"
 
 namespace floe::shard {
 
@@ -35,7 +36,7 @@ double SideOp::timed_wait() {
 }
 
 SideStream::SideStream(c10::Device device) : device_(device) {
-  if (device.is_cpu()) return;
+  if (kernels::acts_as_cpu(device)) return;
   const c10::impl::VirtualGuardImpl guard(device.type());
   stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "floe/kernels/rehearsal.h"
 #include "floe/nn/activations/checkpoint.h"
 #include "floe/shard/pass/operator_watch.h"
 #include "floe/shard/pass/unit.h"
@@ -237,7 +238,8 @@ void PassRunner::on_gradient(FlatGroup& group, std::size_t index) {
   // where a reduction needs the same cores as backward, nothing is gained by opening a second
   // one beside it.
   const bool opens = !group.gradients().has_unreduced();
-  if (reducing_ && (reducing_->buffer_is_free() || (opens && context_.device.is_cpu())))
+  if (reducing_ &&
+      (reducing_->buffer_is_free() || (opens && kernels::acts_as_cpu(context_.device))))
     free_reduced_buffer();
   if (!group.gradients().accumulate(index)) return;
   if (gradient_sync_ || !stays_whole(group)) reduce(group);

@@ -1,0 +1,37 @@
+// What a device computes and copies in a second, with operators as a training step has them.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace floe::plan {
+
+struct DeviceRates {
+  std::string name;  // of the device
+  std::int64_t memory_bytes = 0, context_bytes = 0;
+  std::optional<double> bf16_tflops, fp32_tflops, fp8_tflops;
+  std::optional<double> attention_tflops, flash_tflops, flash_half;
+  std::int64_t processors = 0;  // of a GPU
+  double memory_gbs = 0, update_gbs = 0, host_gbs = 0;
+  double kernel_us = 0, issue_us = 0;
+
+  // Of the CPU.
+  std::int64_t cores = 1;
+  double core_share = 1, core_memory_share = 1, product_half = 0;
+};
+
+DeviceRates measure_gpu(c10::Device device, int rounds);
+// All cores that this process may use, whatever OMP_NUM_THREADS says; the number of threads is as
+// it was afterwards.
+DeviceRates measure_cpu(int rounds);
+
+// What every kind of device measures alike.
+class Timer;
+double update_rate(const Timer& timer, std::int64_t numel);  // GB/s of AdamW
+// Seconds of one kernel of forward and backward over single numbers: what the host takes for it.
+double issue_seconds(const Timer& timer);
+
+}  // namespace floe::plan
