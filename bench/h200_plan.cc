@@ -69,8 +69,10 @@ Json best_strategies(const Json& config) {
                               plan::parse_batch(config.at("batch"))};
   if (config.contains("inter"))
     settings.machine.inter_gbs = plan::parse_rate("inter", config.at("inter"));
-  const std::int64_t budget = config.value("budget_bytes", settings.machine.memory.bytes);
-  const plan::Best best = plan::find_best(subject, settings, budget);
+  plan::SearchSettings search;
+  search.step = settings;
+  search.budget = config.value("budget_bytes", settings.machine.memory.bytes);
+  const plan::Best best = plan::find_best(subject, search);
   Json answer = plan::to_json(best);
   for (std::size_t i = 0; i < best.choices.size(); ++i)
     answer["best"][i]["overrides"] = overrides_of(best.choices[i]);
