@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._dynamo  # noqa: F401 (seconds, which optimizers and FSDP2 would take in every rank)
 
 from torch_twin import rank
 

@@ -242,9 +242,10 @@ def test_components_and_versions(prefix, torch, tmp_path):
 
 
 @pytest.mark.timeout(900)
-def test_as_a_part_of_another_project(torch, tmp_path):
+def test_as_a_part_of_another_project(torch):
     """add_subdirectory: nothing of floe's own settings, tests or tools reaches the project around it."""
-    build = tmp_path / "build"
+    build = BUILD / "test_package/subdirectory"  # always the same place: ccache knows what is compiled there
+    shutil.rmtree(build, ignore_errors=True)
     said = run("cmake", "-G", "Ninja", "-S", CONSUMER / "subdirectory", "-B", build, f"-DFLOE_SOURCE={ROOT}",
                f"-DFLOE_TORCH={torch}", "-DCMAKE_BUILD_TYPE=Release", *launcher())  # fmt: skip
     assert "yaml" not in said
