@@ -39,7 +39,7 @@ def test_one_rank_describes_its_cores(floe, tmp_path):
     assert found["memory"] > 2**28
     assert "intra_gbs" not in found  # nobody to talk to
     text = path.read_text()
-    assert re.search(r"^# When: \d{4}-\d\d-\d\d \d\d:\d\d UTC, in [\d.]+ s; medians of 3 rounds\.$", text, re.M)
+    assert re.search(r"^# When: \d{4}-\d\d-\d\d \d\d:\d\d UTC, in [\d.]+ s; medians of 3 rounds, in processor time of a thread\.$", text, re.M)
     assert re.search(r"^# With: .*cores; 1 rank\.$", text, re.M)
     assert re.search(r"^# Not measured, taken from 'cpu': .*\bintra_gbs\b.*\bcollective_cores\b.*\.$", text, re.M)
     assert all(" # " in line for line in text.splitlines() if re.match(r"[a-z0-9_]+: ", line) and not line.startswith(("like", "name", "device")))

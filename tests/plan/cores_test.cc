@@ -1,5 +1,6 @@
 // Ranks on cores: schedules whose times can be worked out by hand, and rehearsals that take the
 // CPU's paths.
+#include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +12,11 @@
 
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
+#include "floe/kernels/attention.h"
+#include "floe/kernels/kernels.h"
+#include "floe/kernels/rehearsal.h"
 #include "floe/models/transformer.h"
+#include "floe/nn/attention.h"
 #include "floe/nn/module.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/plan/calibrate/calibrate.h"
@@ -155,7 +160,7 @@ constexpr std::int64_t kRows = 4, kTokens = 64;
 
 plan::PlanConfig config_of(int world, const std::vector<std::string>& changes = {}) {
   std::vector<std::string> all{
-      "model={type: transformer, vocab: 512, dim: 128, layers: 3, heads: 2, context: 64, "
+      "model={type: transformer, vocab: 64, dim: 128, layers: 3, heads: 2, context: 64, "
       "adapter: 8}",
       "world=" + std::to_string(world)};
   all.insert(all.end(), changes.begin(), changes.end());
@@ -190,17 +195,32 @@ TEST(CpuRehearsal, GlooCarriesCollectivesBesideTheRank) {
   EXPECT_EQ(waits, gathers + reductions);  // each is waited for once
 }
 
-TEST(CpuRehearsal, TakesTheOperatorsOfTheCpu) {
-  const plan::PlanReport report = plan::make_report(plan::subject_of(config_of(2)));
-  const auto names = [&](const std::string& machine) {
-    std::set<std::string> found;
-    for (const TraceStep& step : rehearsed(report, machine).trace.steps) found.insert(step.what);
-    return found;
-  };
-  const std::set<std::string> cpu = names("cpu"), gpu = names("h200");
-  EXPECT_TRUE(cpu.contains("aten::native_layer_norm") && cpu.contains("aten::gelu"));
-  EXPECT_FALSE(cpu.contains("norm") || cpu.contains("gelu_backward"));
-  EXPECT_TRUE(gpu.contains("norm"));
+class Listener final : public kernels::Rehearsal {
+ public:
+  explicit Listener(bool cpu) : cpu_(cpu) {}
+  void pass(const char*, std::int64_t) override {}
+  void coded_product(std::int64_t, std::int64_t, std::int64_t) override {}
+  void attention(const kernels::AttentionWork&) override {}
+  bool of_cpu() const override { return cpu_; }
+
+ private:
+  bool cpu_;
+};
+
+TEST(CpuRehearsal, HasNoKernelsOfAGpu) {
+  const at::Tensor x =
+      at::empty({4, 64}, at::TensorOptions().device(c10::kMeta).dtype(at::kBFloat16));
+  for (const bool cpu : {false, true}) {
+    Listener listener(cpu);
+    const kernels::RehearsalScope rehearsing(listener);
+    EXPECT_EQ(kernels::usable({x}), !cpu);
+    EXPECT_EQ(kernels::attention_has(at::kBFloat16, 64, x.device()), !cpu);
+    EXPECT_EQ(nn::packs(x.options(), 64, {}), !cpu);
+    EXPECT_EQ(kernels::acts_as_cpu(x), cpu);
+    EXPECT_EQ(kernels::acts_as_cpu(x.device()), cpu);
+  }
+  EXPECT_FALSE(kernels::acts_as_cpu(x));
+  EXPECT_TRUE(kernels::acts_as_cpu(at::empty({1})));
 }
 
 // What a step of the same plan holds on the CPU at most, with slices and without optimizer state.
@@ -213,8 +233,11 @@ std::int64_t measured_peak(const plan::PlanConfig& config) {
   const std::int64_t before = diagnostics::device_memory(at::kCPU).current_bytes;
   const auto engine =
       shard::fully_shard(model, strategy::policy_of(subject.strategy, *model), options);
-  const at::Tensor ids = at::randint(0, 512, {kRows, kTokens}, at::kLong);
-  const auto step = [&] { models::next_token_loss(nn::call(*model, ids), ids).backward(); };
+  const at::Tensor ids = at::randint(0, 64, {kRows, kTokens}, at::kLong);
+  const auto step = [&] {
+    const at::Tensor loss = models::next_token_loss(nn::call(*model, ids), ids);
+    loss.backward();
+  };
   step();
   engine->clear_gradients();
   diagnostics::reset_peak(at::kCPU);

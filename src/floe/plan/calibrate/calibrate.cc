@@ -103,7 +103,7 @@ void add_device(Fields& fields, const DeviceRates& rates, bool of_cores) {
                       : "a sum and a GELU of 256 MiB");
   fields.add("update_gbs", rates.update_gbs, str("fused AdamW in fp32", all));
   fields.add("host_gbs", rates.host_gbs,
-             of_cores ? str("copies of 32 MiB", all)
+             of_cores ? str("copies of 64 MiB", all)
                       : "copies of 256 MiB to pinned memory and back, the slower of both");
   fields.add("kernel_us", rates.kernel_us,
              of_cores ? "one operator over a single number, forward and backward"
@@ -187,7 +187,7 @@ std::string to_yaml(const Calibration& calibration) {
   std::string text =
       str("# A machine for floe plan --gpu, measured by floe calibrate.\n# When: ", date, ", in ",
           digits(calibration.seconds), " s; medians of ", calibration.rounds, " rounds",
-          calibration.device == "cpu" ? ", each the fastest of short ones" : "",
+          calibration.device == "cpu" ? ", in processor time of a thread" : "",
           ".\n# With: ", calibration.hardware, ".\n");
   if (!calibration.missing.empty())
     text += str("# Not measured, taken from '", calibration.like,

@@ -14,9 +14,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <atomic>
+#include <ctime>
+#include <exception>
 #include <fstream>
-#include <utility>
+#include <functional>
+#include <thread>
+#include <vector>
 
 #include "floe/plan/calibrate/device_rates.h"
 #include "floe/plan/calibrate/timing.h"
@@ -33,122 +37,190 @@ std::string name_of_cpu() {
   return "CPU";
 }
 
-class Threads {
+// Of the calling thread.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+using Work = std::function<void()>;
+using MakeWork = std::function<Work()>;  // with tensors of its own
+
+// Times work on cores by the processor time of the threads that do it: what else runs on the
+// machine takes time away from them, but is not theirs.
+class CoreTimer {
  public:
-  explicit Threads(int count) : before_(at::get_num_threads()) { at::set_num_threads(count); }
-  ~Threads() { at::set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
+  CoreTimer(int cores, int rounds) : cores_(cores), rounds_(rounds) {}
+
+  // Seconds of one call on one core, while the others idle, or do the same.
+  double alone(const MakeWork& make) const { return on_threads(1, make); }
+  double together(const MakeWork& make) const { return on_threads(cores_, make); }
+  int cores() const { return cores_; }
 
  private:
-  int before_;
+  static constexpr double kRoundSeconds = 0.03;
+
+  double on_threads(int count, const MakeWork& make) const {
+    std::vector<double> found(static_cast<std::size_t>(count));
+    std::vector<std::exception_ptr> failures(found.size());
+    std::atomic<int> ready{0}, measured{0};
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < found.size(); ++t)
+      threads.emplace_back([&, t] {
+        try {
+          at::set_num_threads(1);
+          const Work work = make();
+          work();
+          ready += 1;
+          while (ready < count) work();
+          found[t] = median_round(work);
+          measured += 1;
+          while (measured < count) work();  // until nobody measures any more
+        } catch (...) {
+          failures[t] = std::current_exception();
+          ready += 1, measured += 1;
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& failure : failures)
+      if (failure) std::rethrow_exception(failure);
+    return median_of(found);
+  }
+
+  double median_round(const Work& work) const {
+    std::vector<double> times;
+    for (int round = 0; round < rounds_; ++round) {
+      const double begin = thread_seconds();
+      int calls = 0;
+      double now = begin;
+      while (now - begin < kRoundSeconds) {
+        work();
+        calls += 1;
+        now = thread_seconds();
+      }
+      times.push_back((now - begin) / calls);
+    }
+    return median_of(times);
+  }
+
+  int cores_, rounds_;
 };
 
-struct ProductRate {
-  double tflops = 0, half = 0;
+// A forward and both gradients with these sizes; the weight [n, k] as a linear layer has it.
+constexpr std::int64_t kProductColumns = 1024, kProductSummed = 768;
+MakeWork products_of(at::ScalarType dtype, std::int64_t rows) {
+  return [=]() -> Work {
+    const auto options = at::TensorOptions().dtype(dtype);
+    const at::Tensor x = at::randn({rows, kProductSummed}, options),
+                     weight = at::randn({kProductColumns, kProductSummed}, options),
+                     slope = at::randn({rows, kProductColumns}, options);
+    return [=] {
+      at::mm(x, weight.t());
+      at::mm(slope, weight);
+      at::mm(slope.t(), x);
+    };
+  };
+}
+double product_flops(std::int64_t rows) {
+  return 3 * 2.0 * static_cast<double>(rows * kProductColumns * kProductSummed);
+}
+
+// Seconds for a unit of work, a line in 1 / size: of few and of many.
+struct Line {
+  double rate = 0, half = 0;  // rate · size / (size + half)
 };
-
-// Of a forward and both gradients with these sizes, seconds for each flop; the weight [n, k] as a
-// linear layer has it.
-double product_seconds_per_flop(const Timer& timer, at::ScalarType dtype, std::int64_t m,
-                                std::int64_t n, std::int64_t k) {
-  const auto options = at::TensorOptions().dtype(dtype);
-  const at::Tensor x = at::randn({m, k}, options), weight = at::randn({n, k}, options),
-                   slope = at::randn({m, n}, options);
-  const double seconds = timer.seconds([&] {
-    at::mm(x, weight.t());
-    at::mm(slope, weight);
-    at::mm(slope.t(), x);
-  });
-  return seconds /
-         (3 * 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
+Line line_through(double few, double per_few, double many, double per_many) {
+  const double slope = std::max(0.0, (per_few - per_many) / (1 / few - 1 / many));
+  const double least = std::max(per_many - slope / many, 0.2 * per_many);
+  return {1 / least, slope / least};
 }
 
-// Seconds for a flop are (1 + half / smallest side) / rate: a line through few rows and through
-// many.
-ProductRate product_rate(const Timer& timer, at::ScalarType dtype) {
-  constexpr std::int64_t kFew = 32, kMany = 512;
-  const double few = product_seconds_per_flop(timer, dtype, kFew, 1024, 768);
-  const double many = product_seconds_per_flop(timer, dtype, kMany, 1024, 768);
-  const double slope = std::max(0.0, (few - many) / (1.0 / kFew - 1.0 / kMany));
-  const double least = std::max(many - slope / kMany, 0.2 * many);
-  return {1 / least / 1e12, slope / least};
+// Forward and backward of causal attention over `length` keys, eight heads of 64.
+constexpr std::int64_t kAttentionRows = 2, kAttentionHeads = 8, kAttentionDim = 64;
+MakeWork attention_over(std::int64_t length) {
+  return [=]() -> Work {
+    const auto heads = [&] {
+      return at::randn({kAttentionRows, kAttentionHeads, length, kAttentionDim}).requires_grad_();
+    };
+    const at::Tensor q = heads(), k = heads(), v = heads(), slope = at::ones(q.sizes());
+    return [=] {
+      at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true).backward(slope);
+      for (const at::Tensor& x : {q, k, v}) x.mutable_grad().reset();
+    };
+  };
 }
-
-// Forward and backward over `length` keys; [2, 8, length, 64].
-double cpu_attention_tflops(const Timer& timer, std::int64_t length) {
-  constexpr std::int64_t kRows = 2, kHeads = 8, kDim = 64;
-  const at::Tensor q = at::randn({kRows, kHeads, length, kDim}).requires_grad_(),
-                   k = at::randn({kRows, kHeads, length, kDim}).requires_grad_(),
-                   v = at::randn({kRows, kHeads, length, kDim}).requires_grad_();
-  const at::Tensor slope = at::ones({kRows, kHeads, length, kDim});
-  const double seconds = timer.seconds([&] {
-    at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true).backward(slope);
-    for (const at::Tensor& x : {q, k, v}) x.mutable_grad().reset();
-  });
-  const double pairs = kRows * static_cast<double>(length) * static_cast<double>(length) / 2;
-  return 14 * pairs * kHeads * kDim / seconds / 1e12;
+double attention_flops(std::int64_t length) {
+  const double pairs = kAttentionRows * static_cast<double>(length * length) / 2;
+  return 14 * pairs * kAttentionHeads * kAttentionDim;
 }
 
 // What a step does beside products, over activations of a few hundred tokens: sums, GELU, norms
 // and softmax, forward and backward; bytes as a rehearsal counts them.
-double cpu_pass_gbs(const Timer& timer) {
-  constexpr std::int64_t kRows = 512, kWidth = 1024;
-  const at::Tensor x = at::randn({kRows, kWidth}), y = at::randn({kRows, kWidth}),
-                   weight = at::ones({kWidth}), bias = at::zeros({kWidth});
-  const auto bytes = static_cast<double>(x.nbytes());
-  const double seconds = timer.seconds([&] {
+constexpr std::int64_t kPassRows = 256, kPassWidth = 1024;
+constexpr double kPassBytes = (3 + 3 + 2 + 3 + 2 + 3 + 2 + 3) * 4.0 * kPassRows * kPassWidth;
+Work passes() {
+  const at::Tensor x = at::randn({kPassRows, kPassWidth}), y = at::randn({kPassRows, kPassWidth}),
+                   weight = at::ones({kPassWidth}), bias = at::zeros({kPassWidth});
+  return [=] {
     at::add(x, y);
     at::add(x, y);
     at::gelu(x);
     at::gelu_backward(y, x);
-    const auto [out, mean, rstd] = at::native_layer_norm(x, {kWidth}, weight, bias, 1e-5);
-    at::native_layer_norm_backward(y, x, {kWidth}, mean, rstd, weight, bias, {true, true, true});
+    const auto [out, mean, rstd] = at::native_layer_norm(x, {kPassWidth}, weight, bias, 1e-5);
+    at::native_layer_norm_backward(y, x, {kPassWidth}, mean, rstd, weight, bias,
+                                   {true, true, true});
     const at::Tensor logs = at::_log_softmax(x, 1, false);
     at::_log_softmax_backward_data(y, logs, 1, at::kFloat);
-  });
-  constexpr double kTensors = 3 + 3 + 2 + 3 + 2 + 3 + 2 + 3;
-  return kTensors * bytes / seconds / 1e9;
+  };
 }
 
-double cpu_copy_gbs(const Timer& timer) {
-  const at::Tensor from = at::randn({std::int64_t{1} << 23}),
-                   to = at::zeros({std::int64_t{1} << 23});
-  return static_cast<double>(from.nbytes()) / timer.seconds([&] { to.copy_(from); }) / 1e9;
+constexpr std::int64_t kCopied = std::int64_t{1} << 24, kUpdated = std::int64_t{1} << 23;
+Work copies() {
+  const at::Tensor from = at::randn({kCopied}), to = at::zeros({kCopied});
+  return [=] { to.copy_(from); };
 }
 
 }  // namespace
 
 DeviceRates measure_cpu(int rounds) {
-  const int cores = available_cores();
-  const Timer timer(c10::Device(c10::kCPU), rounds);
+  const CoreTimer timer(available_cores(), rounds);
+  const double cores = timer.cores();
   DeviceRates rates;
   rates.name = name_of_cpu();
-  rates.cores = cores;
+  rates.cores = timer.cores();
   rates.memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-  const Threads all(cores);
-  const ProductRate fp32 = product_rate(timer, at::kFloat);
-  rates.fp32_tflops = fp32.tflops;
+  constexpr std::int64_t kFew = 32, kMany = 512, kSome = 256, kFewKeys = 64, kManyKeys = 512;
+  const auto per_flop = [](double seconds, double flops) { return seconds / flops; };
+  const double many = timer.together(products_of(at::kFloat, kMany));
+  const Line fp32 = line_through(
+      kFew, per_flop(timer.together(products_of(at::kFloat, kFew)), product_flops(kFew)), kMany,
+      per_flop(many, product_flops(kMany)));
+  rates.fp32_tflops = cores * fp32.rate / 1e12;
   rates.product_half = fp32.half;
-  const double bf16 = product_seconds_per_flop(timer, at::kBFloat16, 256, 1024, 768);
-  rates.bf16_tflops = (1 + fp32.half / 256) / bf16 / 1e12;
-  const double few = cpu_attention_tflops(timer, 64), many = cpu_attention_tflops(timer, 512);
-  rates.attention_tflops = few;
-  const double slope = std::max(0.0, (1 / few - 1 / many) / (1.0 / 64 - 1.0 / 512));
-  const double least = std::max(1 / many - slope / 512, 0.2 / many);
-  rates.flash_tflops = 1 / least;
-  rates.flash_half = slope / least;
-  rates.memory_gbs = cpu_pass_gbs(timer);
-  rates.update_gbs = update_rate(timer, std::int64_t{1} << 22);
-  rates.host_gbs = cpu_copy_gbs(timer);
-  rates.kernel_us = 1e6 * issue_seconds(timer);
-  if (cores > 1) {
-    const Threads one(1);
-    const auto share = [&](double alone, double together) {
-      return std::clamp(alone / together, 1.0 / cores, 1.0);
+  rates.bf16_tflops = cores * (1 + fp32.half / kSome) * product_flops(kSome) /
+                      timer.together(products_of(at::kBFloat16, kSome)) / 1e12;
+  const double few_keys = timer.together(attention_over(kFewKeys));
+  const Line flash =
+      line_through(kFewKeys, per_flop(few_keys, attention_flops(kFewKeys)), kManyKeys,
+                   per_flop(timer.together(attention_over(kManyKeys)), attention_flops(kManyKeys)));
+  rates.attention_tflops = cores * attention_flops(kFewKeys) / few_keys / 1e12;
+  rates.flash_tflops = cores * flash.rate / 1e12;
+  rates.flash_half = flash.half;
+  const double pass = timer.together(passes);
+  rates.memory_gbs = cores * kPassBytes / pass / 1e9;
+  rates.update_gbs = cores * kAdamWBytes * kUpdated / timer.together([] {
+    return adamw_work(c10::Device(c10::kCPU), kUpdated);
+  }) / 1e9;
+  rates.host_gbs = cores * 4.0 * kCopied / timer.together(copies) / 1e9;
+  rates.kernel_us =
+      1e6 * timer.alone([] { return tiny_kernels(c10::Device(c10::kCPU)); }) / kTinyKernels;
+  if (timer.cores() > 1) {
+    const auto share = [&](double alone, double one_of_all) {
+      return std::clamp(one_of_all / alone / cores, 1 / cores, 1.0);
     };
-    rates.core_share = share(product_rate(timer, at::kFloat).tflops, fp32.tflops);
-    rates.core_memory_share = share(cpu_pass_gbs(timer), rates.memory_gbs);
+    rates.core_share = share(timer.alone(products_of(at::kFloat, kMany)), many);
+    rates.core_memory_share = share(timer.alone(passes), pass);
   }
   return rates;
 }

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -28,10 +29,12 @@ DeviceRates measure_gpu(c10::Device device, int rounds);
 // it was afterwards.
 DeviceRates measure_cpu(int rounds);
 
-// What every kind of device measures alike.
-class Timer;
-double update_rate(const Timer& timer, std::int64_t numel);  // GB/s of AdamW
-// Seconds of one kernel of forward and backward over single numbers: what the host takes for it.
-double issue_seconds(const Timer& timer);
+// What every kind of device does alike. One pass of AdamW over fp32 slices, which reads and writes
+// so many bytes of each element: weight, two moments and gradient; three are written.
+inline constexpr double kAdamWBytes = 28;
+std::function<void()> adamw_work(c10::Device device, std::int64_t numel);
+// Forward and backward over single numbers: so many kernels.
+inline constexpr int kTinyKernels = 200;
+std::function<void()> tiny_kernels(c10::Device device);
 
 }  // namespace floe::plan

@@ -142,38 +142,34 @@ DeviceRates measure_gpu(c10::Device device, int rounds) {
     }
   }
   rates.memory_gbs = gpu_pass_gbs(timer);
-  rates.update_gbs = update_rate(timer, std::int64_t{1} << 26);
+  constexpr std::int64_t kUpdatedOnGpu = std::int64_t{1} << 26;
+  rates.update_gbs =
+      kAdamWBytes * kUpdatedOnGpu / timer.seconds(adamw_work(device, kUpdatedOnGpu)) / 1e9;
   rates.host_gbs = host_copy_gbs(timer);
-  rates.issue_us = 1e6 * issue_seconds(timer);
+  rates.issue_us = 1e6 * timer.seconds(tiny_kernels(device)) / kTinyKernels;
   rates.kernel_us = 1e6 * gap_seconds(timer);
   return rates;
 }
 
-double update_rate(const Timer& timer, std::int64_t numel) {
-  const auto options = on(timer.device(), at::kFloat);
-  std::vector<at::Tensor> values{at::randn({numel}, options)},
-      gradients{at::randn({numel}, options)}, averages{at::zeros({numel}, options)},
-      squares{at::zeros({numel}, options)}, steps{at::ones({}, options)};
-  const double seconds = timer.seconds([&] {
+std::function<void()> adamw_work(c10::Device device, std::int64_t numel) {
+  const auto options = on(device, at::kFloat);
+  const auto zeros = [&] { return std::vector{at::zeros({numel}, options)}; };
+  return [values = zeros(), gradients = std::vector{at::randn({numel}, options)},
+          averages = zeros(), squares = zeros(), steps = std::vector{at::ones({}, options)}]() {
     at::_fused_adamw_(values, gradients, averages, squares, {}, steps, 1e-3, 0.9, 0.999, 0.1, 1e-8,
                       /*amsgrad=*/false, /*maximize=*/false);
-  });
-  constexpr double kBytes = 28;  // fp32: weight, two moments and gradient; three are written
-  return kBytes * static_cast<double>(numel) / seconds / 1e9;
+  };
 }
 
-double issue_seconds(const Timer& timer) {
-  constexpr int kLinks = 50;
-  const auto options = on(timer.device(), at::kFloat);
-  const at::Tensor weight = at::ones({1}, options).requires_grad_();
-  const double seconds = timer.seconds([&] {
+std::function<void()> tiny_kernels(c10::Device device) {
+  const at::Tensor weight = at::ones({1}, on(device, at::kFloat)).requires_grad_();
+  return [weight] {
     at::Tensor x = weight;
-    for (int i = 0; i < kLinks; ++i) x = x * weight;
+    // Forward a product, backward two and the sum of the weight's gradients.
+    for (int i = 0; i < kTinyKernels / 4; ++i) x = x * weight;
     x.backward();
     weight.mutable_grad().reset();
-  });
-  // Forward a product, backward two and the sum of the weight's gradients.
-  return seconds / (4 * kLinks);
+  };
 }
 
 }  // namespace floe::plan

@@ -10,8 +10,7 @@
 namespace floe::plan {
 namespace {
 
-constexpr double kLeastSeconds = 0.06;   // of a round
-constexpr double kShortSeconds = 0.001;  // less than a scheduler's slice
+constexpr double kLeastSeconds = 0.06;  // of a round
 constexpr int kMostCalls = 10'000;
 
 }  // namespace
@@ -32,7 +31,7 @@ void synchronize_device(c10::Device device) {
   if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
 }
 
-double Timer::calls_seconds(const std::function<void()>& work, int calls) const {
+double Timer::round(const std::function<void()>& work, int calls) const {
   synchronize_device(device_);
   const Stopwatch watch;
   for (int i = 0; i < calls; ++i) work();
@@ -40,23 +39,12 @@ double Timer::calls_seconds(const std::function<void()>& work, int calls) const 
   return watch.seconds() / calls;
 }
 
-double Timer::round(const std::function<void()>& work, double first) const {
-  const auto calls_in = [first](double seconds) {
-    return static_cast<int>(std::clamp(seconds / first, 1.0, double{kMostCalls}));
-  };
-  if (!device_.is_cpu()) return calls_seconds(work, calls_in(kLeastSeconds));
-  const Stopwatch watch;
-  double fastest = calls_seconds(work, calls_in(kShortSeconds));
-  while (watch.seconds() < kLeastSeconds)
-    fastest = std::min(fastest, calls_seconds(work, calls_in(kShortSeconds)));
-  return fastest;
-}
-
 double Timer::seconds(const std::function<void()>& work) const {
   work();
-  const double first = std::max(calls_seconds(work, 1), 1e-7);
+  const double first = std::max(round(work, 1), 1e-7);
+  const int calls = static_cast<int>(std::clamp(kLeastSeconds / first, 1.0, double{kMostCalls}));
   std::vector<double> times;
-  for (int i = 0; i < rounds_; ++i) times.push_back(round(work, first));
+  for (int i = 0; i < rounds_; ++i) times.push_back(round(work, calls));
   return median_of(std::move(times));
 }
 
