@@ -146,6 +146,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
 
 void record_stream(at::Tensor&, at::Stream) {}
 
+at::Tensor& same_shape_out(const at::Tensor& self, at::Tensor& out) {
+  out.resize_(self.sizes());
+  return out;
+}
+at::Tensor& broadcast_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  out.resize_(at::infer_size(self.sizes(), other.sizes()));
+  return out;
+}
+
 at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
   const auto sizes = at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes());
   return at::empty(sizes, self.options().dtype(at::result_type(self, other)));
@@ -228,6 +237,10 @@ TORCH_LIBRARY_IMPL(aten, Meta, library) {
   library.impl("_flash_attention_backward", &flash_attention_backward);
   library.impl("record_stream", &record_stream);
   library.impl("where.self", &where);
+  library.impl("abs.out", &same_shape_out);
+  library.impl("logical_not.out", &same_shape_out);
+  library.impl("logical_and.out", &broadcast_out);
+  library.impl("logical_or.out", &broadcast_out);
   library.impl("scaled_dot_product_attention", &scaled_dot_product_attention);
 }
 
