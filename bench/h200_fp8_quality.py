@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What FP8 products through frozen layers do to training: losses and first gradients beside bf16's, and bf16's own noise.
 
-    ./run bench h200_fp8_quality [--models of3b llama3-8b] [--parts curve gradients] [--steps 500]
+    ./run bench h200_fp8_quality [--models of3b llama3.2-1b] [--parts curve gradients] [--steps 500]
 
 curve: the same random weights, the same batches, a new one each step; bf16, bf16 with data sets and sequences the other way
 round, which sums everything in another order and so shows bf16's own noise, and FP8 products.
@@ -114,7 +114,7 @@ def page(results, command):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["of3b", "llama3-8b"], choices=[*LANGUAGE_MODELS, *ADAPTED_MODELS])
+    parser.add_argument("--models", nargs="+", default=["of3b", "llama3.2-1b"], choices=[*LANGUAGE_MODELS, *ADAPTED_MODELS])
     parser.add_argument("--parts", nargs="+", default=["gradients", "curve"], choices=["curve", "gradients"])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--steps", type=int, default=500)

@@ -139,7 +139,11 @@ plan::RunPlace place_of(const comm::World& world, const AutoStrategyConfig& aske
   // Hosts of one kind differ by some pages, which make no other question.
   constexpr std::int64_t kGrain = 256 * kMiB;
   if (place.memory > kGrain) place.memory -= place.memory % kGrain;
-  if (asked.machine) place.machine = plan::find_machine(*asked.machine, "strategy.auto.machine");
+  if (asked.machine) {
+    place.machine = plan::find_machine(*asked.machine, "strategy.auto.machine");
+    // A machine of cores is planned with all of its ranks.
+    if (place.machine.of_cores()) place.memory *= world.ranks_on_host();
+  }
   place.machine.memory = {place.memory};
   place.machine.gpus_per_node = world.ranks_on_host();
   return place;
