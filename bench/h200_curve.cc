@@ -23,8 +23,8 @@
 namespace floe::bench {
 namespace {
 
-// What begins at zero, so that nothing behind it has a gradient in the first step, begins elsewhere:
-// gates half open, adapters at work.
+// What begins at zero, so that nothing behind it has a gradient in the first step, begins
+// elsewhere: gates half open, adapters at work.
 class OpenedSource final : public TensorSource {
  public:
   explicit OpenedSource(nn::Module& model) {
@@ -71,7 +71,8 @@ class CurveJob {
     shard::ShardOptions options = flamingo_sharding(config);
     options.seed = config.at("seed");
     options.source = weights_.get();
-    engine_ = shard::fully_shard({model_, &model_->module()}, units_of(config.at("model")), options);
+    engine_ =
+        shard::fully_shard({model_, &model_->module()}, units_of(config.at("model")), options);
   }
 
   shard::Engine& engine() { return *engine_; }

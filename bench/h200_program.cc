@@ -24,12 +24,9 @@ int run(const std::vector<std::string>& arguments) {
   at::globalContext().setAllowTF32CuBLAS(false);
   at::globalContext().setAllowTF32CuDNN(false);
   const std::map<std::string, nlohmann::json (*)(const nlohmann::json&)> tasks{
-      {"steps", bench::measure_steps},
-      {"curve", bench::train_curve},
-      {"gradients", bench::repeat_gradients},
-      {"match_gradients", bench::match_gradients},
-      {"phases", bench::measure_phases},
-      {"plan", bench::plan_step},
+      {"steps", bench::measure_steps},        {"curve", bench::train_curve},
+      {"gradients", bench::repeat_gradients}, {"match_gradients", bench::match_gradients},
+      {"phases", bench::measure_phases},      {"plan", bench::plan_step},
       {"best", bench::best_strategies}};
   const auto task = tasks.find(config.at("task"));
   require<ConfigError>(task != tasks.end(), "there is no task ", config.at("task").dump());

@@ -20,7 +20,8 @@ nlohmann::json measure_phases(const nlohmann::json& config);
 
 // What the plan says of such steps, without a GPU (plan.py).
 nlohmann::json plan_step(const nlohmann::json& config);
-// The three fastest strategies that fit, as floe plan --best finds them (plan_best.py, h200_best.py).
+// The three fastest strategies that fit, as floe plan --best finds them (plan_best.py,
+// h200_best.py).
 nlohmann::json best_strategies(const nlohmann::json& config);
 
 }  // namespace floe::bench

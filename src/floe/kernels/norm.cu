@@ -167,8 +167,8 @@ __global__ void input_grad_kernel(NormShape shape, const T* grad, const void* x,
     if (real) {
       g = load(grad + base + column), w = load(weight + column);
       if constexpr (kKept)
-        codes = *reinterpret_cast<const PackedCodes<kSize>*>(
-            static_cast<const unsigned char*>(x) + base + column);
+        codes = *reinterpret_cast<const PackedCodes<kSize>*>(static_cast<const unsigned char*>(x) +
+                                                             base + column);
       else
         v = load(static_cast<const T*>(x) + base + column);
     }

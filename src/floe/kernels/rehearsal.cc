@@ -95,8 +95,7 @@ Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const NormOption
     result.codes = at::empty({rows, dim}, x.options().dtype(at::kFloat8_e4m3fn));
     result.code_scales = at::empty({rows}, floats);
   }
-  if (options.kept)
-    result.kept = at::empty({rows, dim}, x.options().dtype(at::kFloat8_e4m3fn));
+  if (options.kept) result.kept = at::empty({rows, dim}, x.options().dtype(at::kFloat8_e4m3fn));
   listening->pass("norm", 2 * bytes_of(x) + 2 * bytes_of(added) + bytes_of(result.codes) +
                               bytes_of(result.kept));
   return result;

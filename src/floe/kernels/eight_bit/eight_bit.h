@@ -64,8 +64,8 @@ struct EightBitRows {
   at::Tensor codes;   // [rows, row_numel] bytes
   at::Tensor scales;  // [rows] fp32; not finite where the row is not
 };
-// Of fp32 values [rows, row_numel]: a row's largest magnitude becomes the largest code. The same bits
-// on every device.
+// Of fp32 values [rows, row_numel]: a row's largest magnitude becomes the largest code. The same
+// bits on every device.
 // Also at::kFloat8_e5m2 (±57344), which nothing is stored in.
 EightBitRows to_eight_bit(const at::Tensor& values, at::ScalarType dtype);
 

@@ -34,7 +34,13 @@ struct Spreading {
   shard::FrozenSharding frozen = shard::FrozenSharding::all;
 };
 
-// Classes of units with a backward, in order.
+// A unit that stands alone is recomputed part by part: as a whole, all that it keeps would be there
+// at once.
+std::string recomputed_part(const std::string& unit_class) {
+  return unit_class == "PerceiverResampler" ? "PerceiverAttention" : unit_class;
+}
+
+// Classes of units with a backward, in order, or of their parts.
 std::vector<std::string> recomputable(const PlanReport& report) {
   std::vector<std::string> classes;
   for (const shard::PlannedUnit& unit : report.plan.units) {
@@ -44,9 +50,9 @@ std::vector<std::string> recomputable(const PlanReport& report) {
     const bool listed =
         std::find(report.subject.strategy.units.begin(), report.subject.strategy.units.end(),
                   unit.class_name) != report.subject.strategy.units.end();
-    if (backward && listed &&
-        std::find(classes.begin(), classes.end(), unit.class_name) == classes.end())
-      classes.push_back(unit.class_name);
+    const std::string part = recomputed_part(unit.class_name);
+    if (backward && listed && std::find(classes.begin(), classes.end(), part) == classes.end())
+      classes.push_back(part);
   }
   return classes;
 }
