@@ -282,7 +282,7 @@ def test_a_machine_of_ones_own(plan, floe, tmp_path):
         (["--batch", "8x128"], "plan: --batch needs --gpu"),
         (["--best"], "plan: --best needs --gpu"),
         (["--gpu", "h200"], "plan: --gpu needs --batch"),
-        (["--gpu", "h2000", "--batch", "8x128"], "--gpu 'h2000' is neither one of h200, h100, a100 nor a file"),
+        (["--gpu", "h2000", "--batch", "8x128"], "--gpu 'h2000' is neither one of h200, h100, a100, cpu nor a file"),
         (["--gpu", "h200", "--batch", "8by128"], "--batch '8by128' is no batch"),
         (["--gpu", "h200", "--batch", "8x128x1"], "--batch has images, but this model takes none"),
         ([*STEP, "--inter", "400"], "--inter '400' is no rate"),

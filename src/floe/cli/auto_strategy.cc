@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -107,6 +108,8 @@ Decision decide(const config::Loaded<train::RunConfig>& loaded, const comm::Worl
 using Json = nlohmann::json;
 
 constexpr const char* kKey = "chosen strategy";
+// Of a rank that has heard why there is none.
+std::string heard_by(int rank) { return str("no strategy, heard by ", rank); }
 
 std::string told(const Decision& decision) {
   const config::Value block =
@@ -157,8 +160,10 @@ config::Loaded<train::RunConfig> choose_strategy(const config::Loaded<train::Run
     const Json said = Json::parse(world.await(kKey, [] {}));
     // Rank 0 has another configuration, which the trainer will say.
     if (said.empty()) return loaded;
-    if (said.contains("error"))
+    if (said.contains("error")) {
+      world.publish(heard_by(world.rank()), "");
       throw Error(said.at("error").get<std::string>(), static_cast<Exit>(said.at("exit")));
+    }
     const Decision decision = understood(said);
     return plan::with_choice(loaded, decision.strategy, decision.question);
   }
@@ -174,6 +179,10 @@ config::Loaded<train::RunConfig> choose_strategy(const config::Loaded<train::Run
     world.publish(kKey,
                   Json{{"error", error.what()}, {"exit", static_cast<int>(error.exit())}}.dump(
                       -1, ' ', false, Json::error_handler_t::replace));
+    // The store ends with this rank: others would then say that it is gone, instead of why.
+    constexpr std::chrono::seconds kPatience(10);
+    for (int rank = 1; rank < world.size(); ++rank)
+      if (!world.lookup(heard_by(rank), kPatience)) break;
     throw;
   }
 }

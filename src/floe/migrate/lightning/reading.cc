@@ -99,7 +99,8 @@ bool speaks_lightning(const Value& file) {
 bool is_own(const Value& file) {
   if (speaks_lightning(file)) return false;
   const Map& map = *file.as<Map>();
-  if (map.find("phases") || map.find("sharding")) return true;  // `sharding`: strategy/*.yaml
+  // `sharding` and `auto`: strategy/*.yaml
+  if (map.find("phases") || map.find("sharding") || map.find("auto")) return true;
   return std::any_of(own_blocks().begin(), own_blocks().end(), [&](const OwnBlock& block) {
     const Value* value = map.find(block.name);
     return value && value->as<Map>() &&
