@@ -123,7 +123,8 @@ __global__ void layer_norm_kernel(NormShape shape, const T* x, const T* added,
     if (kept) {
       float normed[kSize];
       for (int k = 0; k < kSize; ++k) normed[k] = (values[p][k] - average) * scale;
-      *reinterpret_cast<PackedCodes<kSize>*>(kept + base + column) = codes_as_they_are(normed);
+      *reinterpret_cast<PackedCodes<kSize>*>(kept + base + column) =
+          codes_of<false, kSize>(normed, AsTheyAre());
     }
     if constexpr (kCodes)
       for (int k = 0; k < kSize; ++k) {

@@ -36,29 +36,20 @@ struct alignas(kSize) PackedCodes {
   unsigned char values[kSize];
 };
 
+// What values without a scale are divided by.
+struct AsTheyAre {
+  __device__ float operator()(float x) const { return x; }
+};
+
 // Two at a time, as the GPU converts them.
-template <bool kWide, int kSize>
-__device__ PackedCodes<kSize> codes_of(const float* values, const DivideBy& divide) {
+template <bool kWide, int kSize, class Divide>
+__device__ PackedCodes<kSize> codes_of(const float* values, const Divide& divide) {
   PackedCodes<kSize> codes;
 #pragma unroll
   for (int k = 0; k < kSize; k += 2) {
     const __nv_fp8x2_storage_t pair =
         __nv_cvt_float2_to_fp8x2(make_float2(divide(values[k]), divide(values[k + 1])),
                                  __NV_SATFINITE, kWide ? __NV_E5M2 : __NV_E4M3);
-    codes.values[k] = static_cast<unsigned char>(pair & 0xff);
-    codes.values[k + 1] = static_cast<unsigned char>(pair >> 8);
-  }
-  return codes;
-}
-
-// Of values that need no scale.
-template <int kSize>
-__device__ PackedCodes<kSize> codes_as_they_are(const float (&values)[kSize]) {
-  PackedCodes<kSize> codes;
-#pragma unroll
-  for (int k = 0; k < kSize; k += 2) {
-    const __nv_fp8x2_storage_t pair = __nv_cvt_float2_to_fp8x2(
-        make_float2(values[k], values[k + 1]), __NV_SATFINITE, __NV_E4M3);
     codes.values[k] = static_cast<unsigned char>(pair & 0xff);
     codes.values[k + 1] = static_cast<unsigned char>(pair >> 8);
   }
