@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--gates", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--every", type=int, default=40, help="steps between saves")
     parser.add_argument("--saves", type=int, default=3)
-    parser.add_argument("--captions", type=int, default=64, help="of a batch; half as many documents")
+    parser.add_argument("--captions", type=int, default=32, help="of a batch; half as many documents")
     parser.add_argument("--timeout", type=int, default=300, help="seconds that one run may take")
     parser.add_argument("--out", default=str(HERE / "results"), help="folder of the results")
     arguments = parser.parse_args()
