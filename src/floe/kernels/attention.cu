@@ -40,8 +40,8 @@ bool attention_runs(std::int64_t dim, int device) {
     int memory = 0;
     const auto asked =
         cudaDeviceGetAttribute(&memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    runs =
-        asked == cudaSuccess && memory >= static_cast<int>(sizeof(BackwardMemory<__half, known>));
+    runs = asked == cudaSuccess &&
+           memory >= static_cast<int>(sizeof(BackwardMemory<__half, known, true>));
   });
   return runs;
 }
@@ -66,13 +66,13 @@ void launch_attention_backward(Type type, const AttentionShape& shape, const Hea
   with_type(type, [&](auto zero) {
     with_dim(shape.dim, [&](auto dim) {
       using T = decltype(zero);
-      constexpr std::size_t kMemory = sizeof(BackwardMemory<T, dim>);
       // The queries' first: they leave delta for the keys'.
       start(attention_backward_kernel<T, dim, false>, shape, shape.queries.longest, shape.heads,
-            kMemory, stream, q, k, v, mixed, mixed_grad, logsumexp, delta, q_grad, HeadsOf{});
+            sizeof(BackwardMemory<T, dim, false>), stream, q, k, v, mixed, mixed_grad, logsumexp,
+            delta, q_grad, HeadsOf{});
       start(attention_backward_kernel<T, dim, true>, shape, shape.keys.longest,
-            shape.heads / shape.queries_per_key, kMemory, stream, q, k, v, mixed, mixed_grad,
-            logsumexp, delta, k_grad, v_grad);
+            shape.heads / shape.queries_per_key, sizeof(BackwardMemory<T, dim, true>), stream, q, k,
+            v, mixed, mixed_grad, logsumexp, delta, k_grad, v_grad);
     });
   });
 }

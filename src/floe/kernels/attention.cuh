@@ -3,12 +3,16 @@
 // Note [Attention by tiles]
 // A block of four warps has a tile of kTile rows (of queries, or in the backward for keys and
 // values of keys) of one head of one span, 16 rows per warp, and goes through the tiles of the
-// other side that these rows meet. Scores live in registers only: as sums of one product they are,
-// pairwise rounded, the left operand of the next. Tiles lie in shared memory with 16 bytes between
-// rows, which lets eight rows be read at once. The backward computes the scores again from the
-// logsumexp of each row, once for the gradients of queries and once for those of keys and values:
-// seven products instead of five, but every gradient is summed in one place, in one order, and
-// written once, wherever it is to lie.
+// other side that these rows meet, the next ones copied meanwhile. Its own rows stay in registers
+// where these suffice. Scores live in registers only: as sums of one product they are, pairwise
+// rounded, the left operand of the next. Tiles lie in shared memory with 16 bytes between rows,
+// which lets eight rows be read at once. The backward computes the scores again from the logsumexp
+// of each row, once for the gradients of queries and once for those of keys and values: seven
+// products instead of five, but every gradient is summed in one place, in one order, and written
+// once, wherever it is to lie.
+//
+// What a warp's rows meet of a tile are squares of 16 columns, those of which some are visible. No
+// branch lies inside of a square's products: what they need is then read while others multiply.
 //
 // Scores are in base 2: score · log2(e) is what exp2 takes.
 #pragma once
@@ -135,9 +139,27 @@ struct Span {
   __device__ int tiles() const { return (length + kTile - 1) / kTile; }
 };
 
+// 2^x; zero below the normal numbers.
+__device__ inline float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// This warp's 16 rows of a tile as left operands, for a loop that goes through them many times.
+template <class T, int kDim>
+struct WarpRows {
+  Fragment parts[kDim / 16];
+  __device__ void read(const Tile<T, kDim>& tile) {
+    for (int d = 0; d < kDim / 16; ++d) parts[d] = tile.left(threadIdx.x / 32 * 16, d * 16);
+  }
+};
+
+// Of the other side: a pair of tiles for this step and one for the next. The block's own rows come
+// by way of the latter.
 template <class T, int kDim>
 struct ForwardMemory {
-  Tile<T, kDim> queries, keys, values;
+  Tile<T, kDim> others[2][2];
 };
 
 template <class T, int kDim>
@@ -157,54 +179,72 @@ __global__ void __launch_bounds__(kThreads, 3)
   const float slope = shape.slopes ? shape.slopes[head] * kLog2e : 0;
   const int row = first + warp * 16 + lane / 4;  // this lane's first; the other is 8 below
   const int steps = shape.causal ? min(tile + 1, seen.tiles()) : seen.tiles();
+  const auto start_step = [&](int step) {
+    start_copy(memory.others[step % 2][0], k, step * kTile, seen.length);
+    start_copy(memory.others[step % 2][1], v, step * kTile, seen.length);
+    end_of_copies();
+  };
+
+  WarpRows<T, kDim> q;
+  start_copy(memory.others[1][0], HeadRows<T>(queries, span.begin, head), first, span.length);
+  if (steps > 0) start_step(0);
+  end_of_copies();
+  wait_for_copies<0>();
+  __syncthreads();
+  q.read(memory.others[1][0]);
 
   float sums[kDim / 8][4] = {};
   float greatest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
-
-  start_copy(memory.queries, HeadRows<T>(queries, span.begin, head), first, span.length);
-  if (steps > 0) start_copy(memory.keys, k, 0, seen.length);
-  end_of_copies();
   for (int step = 0; step < steps; ++step) {
+    wait_for_copies<0>();
+    __syncthreads();
+    if (step + 1 < steps) start_step(step + 1);
+    if (!works) continue;
+    const auto& others = memory.others[step % 2];
     const int start = step * kTile;
     const bool diagonal = shape.causal && step == tile;
-    // Sixteen keys of which some are visible.
-    const auto meets = [&](int n) {
-      return start + n * 16 < seen.length && (!diagonal || n <= warp);
-    };
-    start_copy(memory.values, v, start, seen.length);
-    end_of_copies();
-    wait_for_copies<1>();  // the keys are there
-    __syncthreads();
+    const int real = min((seen.length - start + 15) / 16, kTile / 16);
+    const int squares = diagonal ? min(warp + 1, real) : real;
     float scores[kTile / 8][4] = {};
-    if (works) {
+    const auto score = [&](int n) {
 #pragma unroll
-      for (int d = 0; d < kDim; d += 16) {
-        const Fragment q = memory.queries.left(warp * 16, d);
+      for (int d = 0; d < kDim / 16; ++d)
+        multiply_add_both<T>(scores + 2 * n, q.parts[d], others[0].right_turned(n * 16, d * 16));
+    };
+    if (squares == kTile / 16) {
 #pragma unroll
-        for (int n = 0; n < kTile / 16; ++n)
-          if (meets(n))
-            multiply_add_both<T>(scores + 2 * n, q, memory.keys.right_turned(n * 16, d));
-      }
+      for (int n = 0; n < kTile / 16; ++n) score(n);
+    } else {
+#pragma unroll
+      for (int n = 0; n < kTile / 16; ++n)
+        if (n < squares) score(n);
     }
-    __syncthreads();
-    if (step + 1 < steps) start_copy(memory.keys, k, start + kTile, seen.length);
-    end_of_copies();
-    float most[2] = {greatest[0], greatest[1]};
 #pragma unroll
-    for (int n = 0; n < kTile / 8; ++n) {
+    for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int key = start + n * 8 + lane % 4 * 2 + i % 2, distance = row + i / 2 * 8 - key;
-        const bool visible = key < seen.length && (!shape.causal || distance >= 0);
-        scores[n][i] =
-            visible ? scores[n][i] * scale - slope * static_cast<float>(distance) : -INFINITY;
-        most[i / 2] = fmaxf(most[i / 2], scores[n][i]);
+        const int distance = row + i / 2 * 8 - (start + n * 8 + lane % 4 * 2 + i % 2);
+        scores[n][i] = scores[n][i] * scale - slope * static_cast<float>(distance);
       }
+    if (diagonal || start + kTile > seen.length) {
+#pragma unroll
+      for (int n = 0; n < kTile / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = start + n * 8 + lane % 4 * 2 + i % 2;
+          if (key >= seen.length || (shape.causal && key > row + i / 2 * 8))
+            scores[n][i] = -INFINITY;
+        }
     }
+    float most[2] = {greatest[0], greatest[1]};
+#pragma unroll
+    for (int n = 0; n < kTile / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) most[i / 2] = fmaxf(most[i / 2], scores[n][i]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       most[half] = quad_max(most[half]);
-      const float shrink = exp2f(greatest[half] - most[half]);
+      const float shrink = power_of_two(greatest[half] - most[half]);
       greatest[half] = most[half];
       total[half] *= shrink;
 #pragma unroll
@@ -212,33 +252,32 @@ __global__ void __launch_bounds__(kThreads, 3)
         sums[n][2 * half] *= shrink, sums[n][2 * half + 1] *= shrink;
     }
 #pragma unroll
-    for (int n = 0; n < kTile / 8; ++n) {
+    for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        scores[n][i] = exp2f(scores[n][i] - greatest[i / 2]);
+        scores[n][i] = power_of_two(scores[n][i] - greatest[i / 2]);
         total[i / 2] += scores[n][i];
       }
-    }
-    wait_for_copies<1>();  // the values are there
-    __syncthreads();
-    if (works) {
+    const auto mix = [&](int n) {
+      const Fragment weights = as_left<T>(scores[2 * n], scores[2 * n + 1]);
 #pragma unroll
-      for (int n = 0; n < kTile / 16; ++n) {
-        if (!meets(n)) continue;
-        const Fragment weights = as_left<T>(scores[2 * n], scores[2 * n + 1]);
+      for (int d = 0; d < kDim / 16; ++d)
+        multiply_add_both<T>(sums + 2 * d, weights, others[1].right(n * 16, d * 16));
+    };
+    if (squares == kTile / 16) {
 #pragma unroll
-        for (int d = 0; d < kDim / 16; ++d)
-          multiply_add_both<T>(sums + 2 * d, weights, memory.values.right(n * 16, d * 16));
-      }
+      for (int n = 0; n < kTile / 16; ++n) mix(n);
+    } else {
+#pragma unroll
+      for (int n = 0; n < kTile / 16; ++n)
+        if (n < squares) mix(n);
     }
-    __syncthreads();
   }
-  wait_for_copies<0>();  // where there was no step to do it
   __syncthreads();
   total[0] = quad_sum(total[0]), total[1] = quad_sum(total[1]);
   const float2 factors{steps > 0 ? 1 / total[0] : 0, steps > 0 ? 1 / total[1] : 0};
-  write_rows<T, kDim>(sums, factors, memory.queries, HeadRows<T>(mixed, span.begin, head), first,
-                      span.length);
+  write_rows<T, kDim>(sums, factors, memory.others[0][0], HeadRows<T>(mixed, span.begin, head),
+                      first, span.length);
   if (!logsumexp || lane % 4 != 0) return;
   logsumexp += head * shape.tokens + span.begin;
   for (int half = 0; half < 2; ++half)
@@ -252,19 +291,32 @@ __global__ void __launch_bounds__(kThreads, 3)
 // dO) that meets tiles of (K, V), or keys with (K, V) that meets tiles of (Q, dO): the two products
 // of a pair are the same, and what is summed from them is dS times the first of the other pair, for
 // keys also P times the second.
-template <class T, int kDim>
+//
+// The block's own pair stays in registers but for the widest heads of keys, whose two gradients
+// fill these: then it stays in shared memory.
+template <int kDim, bool kKeys>
+constexpr bool kPairInRegisters = !kKeys || kDim <= 96;
+
+// How many blocks of a multiprocessor the registers are shared by.
+template <int kDim>
+constexpr int kBackwardBlocks = kDim <= 96 ? 3 : 2;
+
+template <class T, int kDim, bool kKeys>
 struct BackwardMemory {
-  Tile<T, kDim> rows[2], others[2][2];  // of a pair; the others are copied one step ahead
+  static constexpr int kPairs = kPairInRegisters<kDim, kKeys> ? 2 : 3;
+  // Of the other side's pairs this step's and the next one's; then the own one, or instead of it
+  // the next one's, until it has been read.
+  Tile<T, kDim> pairs[kPairs][2];
   float logsumexp[2][kTile], delta[2][kTile];
 };
 
 template <class T, int kDim, bool kKeys>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kKeys ? kBackwardBlocks<kDim> : 3)
     attention_backward_kernel(AttentionShape shape, HeadsOf queries, HeadsOf keys, HeadsOf values,
                               HeadsOf mixed, HeadsOf mixed_grad, const float* logsumexp,
                               float* delta, HeadsOf first_grad, HeadsOf second_grad) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  auto& memory = *reinterpret_cast<BackwardMemory<T, kDim>*>(shared_bytes);
+  auto& memory = *reinterpret_cast<BackwardMemory<T, kDim, kKeys>*>(shared_bytes);
   const int tile = kKeys ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
   const int own_head = blockIdx.y, first = tile * kTile;
   const Span query_span(shape.queries, blockIdx.z), key_span(shape.keys, blockIdx.z);
@@ -288,7 +340,7 @@ __global__ void __launch_bounds__(kThreads)
     return (kKeys ? first_tile + step % per_head : step) * kTile;
   };
   const auto start_step = [&](int step) {
-    auto& others = memory.others[step % 2];
+    auto& others = memory.pairs[step % 2];
     const int start = start_of(step), head = head_of(step);
     if constexpr (kKeys) {
       start_copy(others[0], HeadRows<T>(queries, other.begin, head), start, other.length);
@@ -308,9 +360,11 @@ __global__ void __launch_bounds__(kThreads)
     end_of_copies();
   };
 
-  start_copy(memory.rows[0], HeadRows<T>(kKeys ? keys : queries, own.begin, own_head), first,
+  constexpr bool kInRegisters = kPairInRegisters<kDim, kKeys>;
+  auto& own_pair = memory.pairs[memory.kPairs - 1];
+  start_copy(own_pair[0], HeadRows<T>(kKeys ? keys : queries, own.begin, own_head), first,
              own.length);
-  start_copy(memory.rows[1], HeadRows<T>(kKeys ? values : mixed_grad, own.begin, own_head), first,
+  start_copy(own_pair[1], HeadRows<T>(kKeys ? values : mixed_grad, own.begin, own_head), first,
              own.length);
   if (steps > 0) start_step(0);
   end_of_copies();
@@ -334,73 +388,69 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 
+  WarpRows<T, kInRegisters ? kDim : 16> own_rows[2];
+  if constexpr (kInRegisters) {
+    wait_for_copies<0>();
+    __syncthreads();
+    for (int i = 0; i < 2; ++i) own_rows[i].read(own_pair[i]);
+  }
+  const auto left = [&](int of_pair, int d) {
+    if constexpr (kInRegisters) return own_rows[of_pair].parts[d];
+    else return own_pair[of_pair].left(warp * 16, d * 16);
+  };
+
   float first_sums[kDim / 8][4] = {}, second_sums[kKeys ? kDim / 8 : 1][4] = {};
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<0>();
     __syncthreads();
     if (step + 1 < steps) start_step(step + 1);
     if (!works) continue;
-    const auto& others = memory.others[step % 2];
+    const auto& others = memory.pairs[step % 2];
     const int start = start_of(step);
     const bool diagonal = shape.causal && start == first;
+    const bool edge = diagonal || start + kTile > other.length;
     const float slope = shape.slopes ? shape.slopes[head_of(step)] * kLog2e : 0;
-    // Sixteen columns of which some are visible.
-    const auto meets = [&](int n) {
-      return start + n * 16 < other.length && (!diagonal || (kKeys ? n >= warp : n <= warp));
-    };
-    // Half of the columns at a time: all would not fit into the registers.
-    for (int half = 0; half < 2; ++half) {
-      constexpr int kSquares = kTile / 32;
-      float scores[2 * kSquares][4] = {}, slopes[2 * kSquares][4] = {};
+    const int real = min((other.length - start + 15) / 16, kTile / 16);
+    const int until = diagonal && !kKeys ? min(warp + 1, real) : real;
+    for (int square = diagonal && kKeys ? warp : 0; square < until; ++square) {
+      float scores[2][4] = {}, slopes[2][4] = {};
 #pragma unroll
-      for (int d = 0; d < kDim; d += 16) {
-        const Fragment a = memory.rows[0].left(warp * 16, d), b = memory.rows[1].left(warp * 16, d);
-#pragma unroll
-        for (int n = 0; n < kSquares; ++n) {
-          const int square = half * kSquares + n;
-          if (!meets(square)) continue;
-          multiply_add_both<T>(scores + 2 * n, a, others[0].right_turned(square * 16, d));
-          multiply_add_both<T>(slopes + 2 * n, b, others[1].right_turned(square * 16, d));
-        }
+      for (int d = 0; d < kDim / 16; ++d) {
+        multiply_add_both<T>(scores, left(0, d), others[0].right_turned(square * 16, d * 16));
+        multiply_add_both<T>(slopes, left(1, d), others[1].right_turned(square * 16, d * 16));
       }
 #pragma unroll
-      for (int n = 0; n < 2 * kSquares; ++n) {
+      for (int n = 0; n < 2; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int column = (half * 2 * kSquares + n) * 8 + lane % 4 * 2 + i % 2;
+          const int column = square * 16 + n * 8 + lane % 4 * 2 + i % 2;
           const int away = row + i / 2 * 8 - (start + column), distance = kKeys ? -away : away;
-          const bool visible =
-              (kKeys || start + column < other.length) && (!shape.causal || distance >= 0);
           const float sum = kKeys ? memory.logsumexp[step % 2][column] : own_logsumexp[i / 2];
           const float mean = kKeys ? memory.delta[step % 2][column] : own_delta[i / 2];
-          const float score = scores[n][i] * scale - slope * static_cast<float>(distance) - sum;
-          scores[n][i] = visible ? exp2f(score) : 0;
+          const float weight = power_of_two(scores[n][i] * scale -
+                                            slope * static_cast<float>(distance) - sum);
+          const bool hidden =
+              edge && (start + column >= other.length || (shape.causal && distance < 0));
+          scores[n][i] = hidden ? 0 : weight;
           slopes[n][i] = scores[n][i] * (slopes[n][i] - mean);
         }
-      }
+      const Fragment slope_left = as_left<T>(slopes[0], slopes[1]);
+      const Fragment weight_left = as_left<T>(scores[0], scores[1]);
 #pragma unroll
-      for (int n = 0; n < kSquares; ++n) {
-        const int square = half * kSquares + n;
-        if (!meets(square)) continue;
-        const Fragment slope_left = as_left<T>(slopes[2 * n], slopes[2 * n + 1]);
-        const Fragment weight_left = as_left<T>(scores[2 * n], scores[2 * n + 1]);
-#pragma unroll
-        for (int d = 0; d < kDim / 16; ++d) {
-          multiply_add_both<T>(first_sums + 2 * d, slope_left,
-                               others[0].right(square * 16, d * 16));
-          if constexpr (kKeys)
-            multiply_add_both<T>(second_sums + 2 * d, weight_left,
-                                 others[1].right(square * 16, d * 16));
-        }
+      for (int d = 0; d < kDim / 16; ++d) {
+        multiply_add_both<T>(first_sums + 2 * d, slope_left, others[0].right(square * 16, d * 16));
+        if constexpr (kKeys)
+          multiply_add_both<T>(second_sums + 2 * d, weight_left,
+                               others[1].right(square * 16, d * 16));
       }
     }
   }
   wait_for_copies<0>();  // where there was no step to do it
   __syncthreads();
-  write_rows<T, kDim>(first_sums, {shape.scale, shape.scale}, memory.rows[0],
+  write_rows<T, kDim>(first_sums, {shape.scale, shape.scale}, memory.pairs[0][0],
                       HeadRows<T>(first_grad, own.begin, own_head), first, own.length);
   if constexpr (kKeys)
-    write_rows<T, kDim>(second_sums, {1, 1}, memory.rows[1],
+    write_rows<T, kDim>(second_sums, {1, 1}, memory.pairs[0][1],
                         HeadRows<T>(second_grad, own.begin, own_head), first, own.length);
 }
 
