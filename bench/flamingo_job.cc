@@ -42,6 +42,7 @@ class RandomSequences {
     }
     random_ids_ = at::randint(1, data_.at("text_tokens").get<std::int64_t>(), {tokens},
                               generator_from(seed_, at::kCPU), at::kLong);
+    if (data_.contains("follows")) follow(data_.at("follows"));
   }
 
   PackedBatch batch() {
@@ -63,6 +64,18 @@ class RandomSequences {
   }
 
  private:
+  // Something to learn: with this probability a token is the one that always follows the one
+  // before it.
+  void follow(double probability) {
+    const std::int64_t words = data_.at("text_tokens").get<std::int64_t>() - 1;
+    const at::Tensor chances =
+        at::rand(random_ids_.sizes(), generator_from(seed_ + 1, at::kCPU), at::kDouble);
+    auto* ids = random_ids_.mutable_data_ptr<std::int64_t>();
+    const auto* chance = chances.const_data_ptr<double>();
+    for (std::int64_t i = 1; i < random_ids_.numel(); ++i)
+      if (chance[i] < probability) ids[i] = 1 + (ids[i - 1] * 7919 + 4241) % words;
+  }
+
   // Images are spread evenly: one where a new share of the tokens begins.
   void add(std::size_t index, const Json& sequences) {
     const std::int64_t tokens = sequences.at(index).at(0), images = sequences.at(index).at(1);
