@@ -191,3 +191,16 @@ def test_fp8_is_judged_beside_bf16_and_its_noise(tmp_path):
         assert f"{model}: fp8 products, 4 steps" in done.stdout and f"{model}: fp8 products against fp32" in done.stdout
         assert list(tmp_path.glob(f"*-{model}.svg"))
     assert done.returncode == (1 if "NOT AS IT SHOULD BE" in done.stdout else 0)
+
+
+def test_saves_are_counted(tmp_path):
+    command = [os.environ["FLOE_PYTHON"], BENCH / "h200_saves.py", "--model", "tiny", "--every", "6", "--saves", "2", "--gates", "1",
+               "--captions", "4", "--out", tmp_path]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    measured = results(tmp_path, "h200-saves")["1"]
+    assert [step["step"] for step in measured["steps"]] == list(range(1, 19))
+    assert [step["step"] for step in measured["steps"] if step["checkpoint_time"]] == [6, 12, 18]
+    assert measured["bytes"] > 1e6
+    row = next(tmp_path.glob("*.md")).read_text().splitlines()[-1]
+    assert row.startswith("| tiny | ") and len(row.split("|")) == 8, row
