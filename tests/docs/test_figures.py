@@ -90,6 +90,17 @@ def test_the_table_of_systems():
             assert same(shown[row][column], measured[theirs][name], place), f"{row}: {column}"
 
 
+def test_the_table_of_the_gpu():
+    found = tables((ROOT / "bench/results/2026-11-18-h200-beside-torch.md").read_text())
+    (measured,) = [rows for _, (first, *rows) in found if first[:3] == ["model", "floe", "the fastest of torch"]]
+    shown = table_below("README.md", "./run bench h200")
+    assert len(shown) == len(measured)
+    for (row, cells), (model, *systems) in zip(shown.items(), measured, strict=True):
+        assert row.split(",")[0] == model and ("recomputed" in row) == ("checkpointed" in systems[0])
+        for column, system in zip(("floe", "FSDP2"), systems):
+            assert column in system and system.endswith(f": {cells[column]}"), f"{row}: {column}"
+
+
 def test_the_table_of_data():
     rows = {
         "floe": "floe, 1 thread", "libjpeg-turbo, decoding alone": "libjpeg-turbo, decoding alone",
