@@ -4,7 +4,8 @@
     ./run bench h200_saves [--every 120] [--saves 2] [--gates 1 8]
 
 --gates N puts gated cross-attention before every Nth layer: 1 is of3b on one rank, with 11 GB to save; 8 has about as much to save as
-one of eight ranks of it; without files of weights a checkpoint also has what is frozen. A save's cost is `checkpoint_time` of the run's log, the seconds for which it held the training, and what the
+one of eight ranks of it; without files of weights a checkpoint also has what is frozen. The longest step shows what the memory for
+saves costs, which is page-locked beside the first steps. A save's cost is `checkpoint_time` of the run's log, the seconds for which it held the training, and what the
 steps until the next save were longer than those before the first one, in the median. A save waits for the one before it, so --every
 must be more than a disk needs for one. Writes a dated table to bench/results/ (or --out).
 """
@@ -64,13 +65,15 @@ def train(name, gates, arguments, folder):
 def row_of(name, gates, arguments, result):
     begin = f"| {name}, gates before every {gates} | " if gates > 1 else f"| {name} | "
     if "error" in result:
-        return begin + f"{result['error']} | | | | |"
+        return begin + f"{result['error']} | | | | | |"
     steps = result["steps"]
     held = [step["checkpoint_time"] for step in steps if step["checkpoint_time"]]
     before = statistics.median(step["step_time"] for step in steps[3 : arguments.every - 1])
     after = statistics.median(step["step_time"] for step in steps[arguments.every :])
+    longest = max(step["step_time"] for step in steps[1 : arguments.every - 1])
     *held, last = held
-    return begin + f"{result['bytes'] / 1e9:.2f} | {', '.join(f'{s:.3f}' for s in held)} | {last:.1f} | {1e3 * before:.0f} | {1e3 * after:.0f} |"
+    return (begin + f"{result['bytes'] / 1e9:.2f} | {', '.join(f'{s:.3f}' for s in held)} | {last:.1f} | {longest:.1f} | "
+            f"{1e3 * before:.0f} | {1e3 * after:.0f} |")
 
 
 def main():
@@ -85,8 +88,8 @@ def main():
     arguments = parser.parse_args()
     results = ResultFile(arguments.out, "h200-saves", {})
     lines = [f"# What saves cost a run on one GPU, {datetime.date.today()}", "", f"`{command_line('h200_saves')}`", "",
-             "| run | GB a save | each held the training, s | the last one, which the run waits for | ms a step before the first save | after it |",
-             "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+             "| run | GB a save | each held the training, s | the last one | longest step from the second on, s | ms a step before the first save | after it |",
+             "| --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     failed = False
     for gates in arguments.gates:
         with tempfile.TemporaryDirectory() as folder:

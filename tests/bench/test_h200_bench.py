@@ -203,4 +203,4 @@ def test_saves_are_counted(tmp_path):
     assert [step["step"] for step in measured["steps"] if step["checkpoint_time"]] == [6, 12, 18]
     assert measured["bytes"] > 1e6
     row = next(tmp_path.glob("*.md")).read_text().splitlines()[-1]
-    assert row.startswith("| tiny | ") and len(row.split("|")) == 8, row
+    assert row.startswith("| tiny | ") and len(row.split("|")) == 9, row
