@@ -2,6 +2,7 @@
 // allocate what they would allocate on a GPU, or on the CPU where the rehearsal stands for that.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_flash_attention_forward_ops.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -117,10 +118,8 @@ kernels::AttentionWork flash_work(const at::Tensor& query, const at::Tensor& key
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> flash_attention(
-    const at::Tensor& query, const at::Tensor& key, const at::Tensor&, const Maybe& query_offsets,
-    const Maybe&, c10::SymInt, c10::SymInt longest, double, bool causal, bool,
-    std::optional<double>, std::optional<c10::SymInt>, std::optional<c10::SymInt>, const Maybe&,
-    const Maybe&) {
+    const at::Tensor& query, const at::Tensor& key, const Maybe& query_offsets,
+    const c10::SymInt& longest, bool causal) {
   const auto floats = query.options().dtype(at::kFloat);
   const std::int64_t tokens = query.numel() / query.size(-1) / query.size(-2);
   if (auto* rehearsal = kernels::Rehearsal::current())
@@ -130,6 +129,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> flash_att
   return {at::empty(query.sizes(), query.options()), at::empty({query.size(-2), tokens}, floats),
           at::empty({2}, longs), at::empty({0}, longs), at::empty({0}, query.options())};
 }
+// Versions of torch after 2.11 have more parameters behind those.
+template <class Signature>
+struct FlashAttention;
+template <class Result, class... Parameters>
+struct FlashAttention<Result(Parameters...)> {
+  static Result run(Parameters... parameters) {
+    const auto all = std::forward_as_tuple(parameters...);
+    return flash_attention(std::get<0>(all), std::get<1>(all), std::get<3>(all), std::get<6>(all),
+                           std::get<8>(all));
+  }
+};
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
     const at::Tensor&, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -233,7 +243,8 @@ TORCH_LIBRARY_IMPL(aten, Meta, library) {
   library.impl("native_dropout_backward", &native_dropout_backward);
   library.impl("convolution", &convolution);
   library.impl("convolution_backward", &convolution_backward);
-  library.impl("_flash_attention_forward", &flash_attention);
+  library.impl("_flash_attention_forward",
+               &FlashAttention<at::_ops::_flash_attention_forward::schema>::run);
   library.impl("_flash_attention_backward", &flash_attention_backward);
   library.impl("record_stream", &record_stream);
   library.impl("where.self", &where);
