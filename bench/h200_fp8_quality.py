@@ -4,8 +4,8 @@
     ./run bench h200_fp8_quality [--models of3b llama3.2-1b] [--parts curve gradients] [--steps 500]
 
 curve: the same random weights, the same batches, a new one each step, whose tokens mostly follow from the ones before them by a
-rule that takes hundreds of steps to learn; bf16, bf16 with data sets and sequences the other way
-round, which sums everything in another order and so shows bf16's own noise, and FP8 products.
+rule that takes hundreds of steps to learn; bf16, bf16 with data sets and sequences the other way round, which sums everything in
+another order and so shows bf16's own noise, and FP8 products.
 gradients: those of one batch, by layer, with gates half open or adapters at work, in bf16 and with FP8 products, each against
 fp32: the cosine between them and the ratio of their norms.
 

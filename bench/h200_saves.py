@@ -4,10 +4,10 @@
     ./run bench h200_saves [--every 120] [--saves 2] [--gates 1 8]
 
 --gates N puts gated cross-attention before every Nth layer: 1 is of3b on one rank, with 11 GB to save; 8 has about as much to save as
-one of eight ranks of it; without files of weights a checkpoint also has what is frozen. The longest step shows what the memory for
-saves costs, which is page-locked beside the first steps. A save's cost is `checkpoint_time` of the run's log, the seconds for which it held the training, and what the
-steps until the next save were longer than those before the first one, in the median. A save waits for the one before it, so --every
-must be more than a disk needs for one. Writes a dated table to bench/results/ (or --out).
+one of eight ranks of it; without files of weights a checkpoint also has what is frozen. A save's cost is `checkpoint_time` of the run's
+log, the seconds for which it held the training, and what the steps until the next save were longer than those before the first one, in
+the median. The longest step shows what the memory for saves costs, which is page-locked beside the first steps. A save waits for the one
+before it, so --every must be more than a disk needs for one. Writes a dated table to bench/results/ (or --out).
 """
 
 import argparse

@@ -15,10 +15,14 @@ import pytest
 BENCH = Path(os.environ["FLOE_SOURCE_DIR"]) / "bench"
 
 
-def run(folder, script, *arguments):
-    command = [os.environ["FLOE_PYTHON"], BENCH / script, "--device", "cpu", "--out", folder, *arguments]
+def start(folder, script, *arguments):
+    command = [os.environ["FLOE_PYTHON"], BENCH / script, "--out", folder, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+
+
+def run(folder, script, *arguments):
+    return start(folder, script, "--device", "cpu", *arguments)
 
 
 def results(folder, ending):
@@ -194,9 +198,7 @@ def test_fp8_is_judged_beside_bf16_and_its_noise(tmp_path):
 
 
 def test_saves_are_counted(tmp_path):
-    command = [os.environ["FLOE_PYTHON"], BENCH / "h200_saves.py", "--model", "tiny", "--every", "6", "--saves", "2", "--gates", "1",
-               "--captions", "4", "--out", tmp_path]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = start(tmp_path, "h200_saves.py", "--model", "tiny", "--every", "6", "--saves", "2", "--gates", "1", "--captions", "4")
     assert done.returncode == 0, done.stdout + done.stderr
     measured = results(tmp_path, "h200-saves")["1"]
     assert [step["step"] for step in measured["steps"]] == list(range(1, 19))

@@ -297,10 +297,6 @@ __global__ void __launch_bounds__(kThreads, 3)
 template <int kDim, bool kKeys>
 constexpr bool kPairInRegisters = !kKeys || kDim <= 96;
 
-// How many blocks of a multiprocessor the registers are shared by.
-template <int kDim>
-constexpr int kBackwardBlocks = kDim <= 96 ? 3 : 2;
-
 template <class T, int kDim, bool kKeys>
 struct BackwardMemory {
   static constexpr int kPairs = kPairInRegisters<kDim, kKeys> ? 2 : 3;
@@ -311,7 +307,7 @@ struct BackwardMemory {
 };
 
 template <class T, int kDim, bool kKeys>
-__global__ void __launch_bounds__(kThreads, kKeys ? kBackwardBlocks<kDim> : 3)
+__global__ void __launch_bounds__(kThreads, kPairInRegisters<kDim, kKeys> ? 3 : 2)
     attention_backward_kernel(AttentionShape shape, HeadsOf queries, HeadsOf keys, HeadsOf values,
                               HeadsOf mixed, HeadsOf mixed_grad, const float* logsumexp,
                               float* delta, HeadsOf first_grad, HeadsOf second_grad) {
