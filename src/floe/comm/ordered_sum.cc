@@ -2,6 +2,9 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <type_traits>
 
@@ -30,6 +33,38 @@ void with_type(at::ScalarType dtype, F&& f) {
   }
 }
 
+// result[i] = left[i] + right[i], or left[i] alone, divided or as it is. Where dividing is exact, a
+// product does it, which takes a fraction of the time.
+template <class Sum, class Result, class Left, class Right>
+void combine(Result* result, const Left* left, const Right* right, std::int64_t numel,
+             int divisor) {
+  // By way of a tile: the compiler knows that it overlaps nothing, as `result` may.
+  constexpr std::int64_t kTile = 1024;
+  std::array<Result, kTile> tile;
+  const auto each = [&](const auto& rounded) {
+    for (std::int64_t begin = 0; begin < numel; begin += kTile) {
+      const std::int64_t count = std::min(kTile, numel - begin);
+      const Left* const lefts = left + begin;
+      Result* const out = tile.data();
+      if (right) {
+        const Right* const rights = right + begin;
+        for (std::int64_t i = 0; i < count; ++i)
+          out[i] = rounded(static_cast<Sum>(lefts[i]) + static_cast<Sum>(rights[i]));
+      } else {
+        for (std::int64_t i = 0; i < count; ++i) out[i] = rounded(static_cast<Sum>(lefts[i]));
+      }
+      std::copy_n(out, count, result + begin);
+    }
+  };
+  if (divisor == 1) return each([](Sum sum) { return static_cast<Result>(sum); });
+  if constexpr (std::is_floating_point_v<Sum>)
+    if (std::has_single_bit(static_cast<unsigned>(divisor))) {
+      const Sum part = Sum{1} / static_cast<Sum>(divisor);
+      return each([part](Sum sum) { return static_cast<Result>(sum * part); });
+    }
+  each([by = static_cast<Sum>(divisor)](Sum sum) { return static_cast<Result>(sum / by); });
+}
+
 }  // namespace
 
 OrderedSum::OrderedSum(at::ScalarType dtype, std::int64_t capacity_numel) : dtype_(dtype) {
@@ -40,31 +75,42 @@ OrderedSum::OrderedSum(at::ScalarType dtype, std::int64_t capacity_numel) : dtyp
 
 void OrderedSum::begin(std::int64_t numel) {
   numel_ = numel;
-  first_ = true;
+  first_ = last_ = nullptr;
+  summed_ = false;
 }
 
 void OrderedSum::add(const void* source) {
-  with_type(dtype_, [&]<class T>(T) {
-    auto* sum = reinterpret_cast<SumOf<T>*>(sum_.data());
-    const auto* in = static_cast<const T*>(source);
-    if (first_)
-      for (std::int64_t i = 0; i < numel_; ++i) sum[i] = static_cast<SumOf<T>>(in[i]);
-    else
-      for (std::int64_t i = 0; i < numel_; ++i) sum[i] += static_cast<SumOf<T>>(in[i]);
-  });
-  first_ = false;
+  if (!first_ && !summed_)
+    first_ = source;
+  else if (!last_)
+    last_ = source;
+  else
+    put_together(nullptr, 1, source);
 }
 
 void OrderedSum::finish(void* destination, int divisor) {
+  put_together(destination, divisor, nullptr);
+}
+
+void OrderedSum::put_together(void* destination, int divisor, const void* next) {
   with_type(dtype_, [&]<class T>(T) {
-    const auto* sum = reinterpret_cast<const SumOf<T>*>(sum_.data());
-    auto* out = static_cast<T*>(destination);
-    if (divisor == 1)
-      for (std::int64_t i = 0; i < numel_; ++i) out[i] = static_cast<T>(sum[i]);
+    using Sum = SumOf<T>;
+    auto* sum = reinterpret_cast<Sum*>(sum_.data());
+    const auto* right = static_cast<const T*>(last_);
+    const auto into = [&](auto* result) {
+      if (summed_)
+        combine<Sum>(result, static_cast<const Sum*>(sum), right, numel_, divisor);
+      else
+        combine<Sum>(result, static_cast<const T*>(first_), right, numel_, divisor);
+    };
+    if (destination)
+      into(static_cast<T*>(destination));
     else
-      for (std::int64_t i = 0; i < numel_; ++i)
-        out[i] = static_cast<T>(sum[i] / static_cast<SumOf<T>>(divisor));
+      into(sum);
   });
+  summed_ = true;
+  first_ = nullptr;
+  last_ = next;
 }
 
 }  // namespace floe::comm

@@ -20,15 +20,22 @@ class OrderedSum {
   OrderedSum(at::ScalarType dtype, std::int64_t capacity_numel);
 
   void begin(std::int64_t numel);
-  // Adds `numel` elements at `source`; the first call after `begin` sets instead.
+  // Adds `numel` elements at `source`, which must stay as they are until `finish`.
   void add(const void* source);
-  // Writes the sum divided by `divisor`.
+  // Writes the sum of all that was added, which is something, divided by `divisor`; also over the
+  // elements of one source.
   void finish(void* destination, int divisor);
 
  private:
+  // What is there goes to `destination`, or where that is null into `sum_`, with `next` behind it.
+  void put_together(void* destination, int divisor, const void* next);
+
   at::ScalarType dtype_;
   std::int64_t numel_ = 0;
-  bool first_ = true;
+  // Sources are added when there is a third one, so that two cost one pass: in order `sum_`, if
+  // `summed_`, else `first_`; then `last_`.
+  const void *first_ = nullptr, *last_ = nullptr;
+  bool summed_ = false;
   std::vector<std::byte> sum_;
 };
 
