@@ -18,6 +18,7 @@
 #include "floe/checkpoint/load/load.h"
 #include "floe/checkpoint/load/resume.h"
 #include "floe/checkpoint/run_state.h"
+#include "floe/checkpoint/save/host_copy.h"
 #include "floe/checkpoint/save/save_job.h"
 #include "floe/checkpoint/store_exchange.h"
 #include "floe/core/error.h"

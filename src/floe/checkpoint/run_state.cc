@@ -1,21 +1,13 @@
 #include "floe/checkpoint/run_state.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <cstring>
-#include <exception>
 #include <map>
-#include <optional>
 #include <utility>
 
-#include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
-#include "floe/core/log.h"
 #include "floe/nn/load.h"
 #include "floe/shard/group/flat_group.h"
 #include "floe/shard/plan/plan.h"
@@ -25,8 +17,6 @@ namespace {
 
 using shard::FlatGroup;
 using shard::Piece;
-
-constexpr std::int64_t kAlignment = 64;  // of host copies
 
 // Of a slice of `used` elements, those that this rank writes.
 struct Elements {
@@ -222,35 +212,6 @@ pickle::Value setting(const optim::Setting& value) {
   return {};
 }
 
-// Bytes of a host copy.
-std::int64_t room(const at::Tensor& values) {
-  return round_up(static_cast<std::int64_t>(values.nbytes()), kAlignment);
-}
-
-struct HostNeed {
-  std::int64_t bytes = 0;
-  c10::Device device = c10::kCPU;  // from which values come, if not from host memory alone
-};
-
-HostNeed needed_for(const std::vector<StateTensor>& tensors) {
-  HostNeed need;
-  for (const StateTensor& tensor : tensors)
-    for (const StatePiece& piece : tensor.pieces) {
-      need.bytes += room(piece.values);
-      if (!piece.values.device().is_cpu()) need.device = piece.values.device();
-    }
-  return need;
-}
-
-// Page-locked where values come from an accelerator; that takes its time, and is of the device that
-// is current on the thread.
-at::Tensor host_memory(std::int64_t bytes, c10::Device device) {
-  const bool pinned = !device.is_cpu();
-  std::optional<c10::DeviceGuard> on_device;
-  if (pinned) on_device.emplace(device);
-  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
-}
-
 }  // namespace
 
 std::string StateTensor::name() const { return join(path, "."); }
@@ -315,71 +276,6 @@ std::string model_digest(const shard::ShardPlan& plan) {
     for (const std::int64_t size : parameter->shape) hash.add(static_cast<std::uint64_t>(size));
   }
   return hex_digits(hash.value());
-}
-
-// ---- copies in host memory ----
-
-void HostCopy::prepare(const std::vector<StateTensor>& tensors) {
-  settle();
-  const auto [bytes, device] = needed_for(tensors);
-  if (bytes == 0 || (buffer_.defined() && buffer_.numel() >= bytes)) return;
-  log::debug("makes ", format_bytes(bytes), " of host memory for saves beside the training");
-  buffer_.reset();  // the old one goes before the new one comes
-  making_bytes_ = bytes;
-  // A failure is no loss: the save tries it again, and says so if it fails.
-  const auto unless_it_fails = [](const auto& make) {
-    try {
-      make();
-    } catch (const std::exception& e) {
-      log::debug("memory for saves could not be prepared: ", e.what());
-    }
-  };
-  unless_it_fails([&, bytes = bytes, device = device] {
-    // Without page-locking it is the pages that take long, and the memory counts from now on.
-    if (device.is_cpu()) made_ = host_memory(bytes, device);
-    maker_ = std::thread(unless_it_fails, [this, bytes, device] {
-      if (device.is_cpu())
-        std::memset(made_.mutable_data_ptr(), 0, made_.nbytes());
-      else
-        made_ = host_memory(bytes, device);
-    });
-  });
-}
-
-void HostCopy::settle() noexcept {
-  if (!maker_.joinable()) return;
-  maker_.join();
-  if (made_.defined()) buffer_ = std::move(made_);
-  made_ = at::Tensor();
-}
-
-std::vector<StateTensor> HostCopy::of(std::vector<StateTensor> tensors) {
-  const at::AutoGradMode grad_off(false);
-  settle();
-  const auto [bytes, device] = needed_for(tensors);
-  if (!buffer_.defined() || buffer_.numel() < bytes) {
-    buffer_.reset();  // the old one goes before the new one comes
-    buffer_ = host_memory(bytes, device);
-  }
-  std::int64_t at = 0;
-  for (StateTensor& tensor : tensors)
-    for (StatePiece& piece : tensor.pieces) {
-      const auto size = static_cast<std::int64_t>(piece.values.nbytes());
-      at::Tensor copy = buffer_.narrow(0, at, size).view(piece.values.scalar_type());
-      copy.copy_(piece.values, /*non_blocking=*/true);
-      at += room(piece.values);
-      piece.values = copy;
-    }
-  if (!device.is_cpu()) {
-    const c10::impl::VirtualGuardImpl accelerator(device.type());
-    accelerator.synchronizeStream(accelerator.getStream(device));
-  }
-  return tensors;
-}
-
-std::int64_t HostCopy::bytes() const {
-  if (maker_.joinable()) return making_bytes_;
-  return buffer_.defined() ? static_cast<std::int64_t>(buffer_.nbytes()) : 0;
 }
 
 }  // namespace floe::checkpoint

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "floe/checkpoint/checkpoint_config.h"
@@ -94,38 +93,5 @@ std::vector<StateObject> state_objects(const RunState& state);
 
 // A digest of the names and shapes of all parameters.
 std::string model_digest(const shard::ShardPlan& plan);
-
-// Copies of slices in host memory that is kept for the next save: what a save behind the training
-// writes from. Not for several threads at once.
-//
-// Note [Memory of the first save]
-// Page-locked memory is made at about 1 GB/s, so a first save that made it would hold the training
-// for seconds. It is made by a thread of its own beside the training, as soon as there is a state
-// whose size is known, and the save waits for what is left of that.
-class HostCopy {
- public:
-  HostCopy() = default;
-  ~HostCopy() { settle(); }
-  HostCopy(const HostCopy&) = delete;
-  HostCopy& operator=(const HostCopy&) = delete;
-
-  // Begins to make memory for these, if there is not enough, and returns. Copies of the last call
-  // of `of` stay as they are; their memory goes with the last of them.
-  void prepare(const std::vector<StateTensor>& tensors);
-  // The same tensors with values in this memory, which is theirs until the next call. Returns when
-  // they are there. Pinned where they come from an accelerator.
-  std::vector<StateTensor> of(std::vector<StateTensor> tensors);
-  // Of the memory, with what is being made.
-  std::int64_t bytes() const;
-
- private:
-  // Takes over what was prepared.
-  void settle() noexcept;
-
-  at::Tensor buffer_;
-  std::thread maker_;
-  std::int64_t making_bytes_ = 0;  // of `maker_`
-  at::Tensor made_;                // by `maker_`; read after it has been joined
-};
 
 }  // namespace floe::checkpoint
