@@ -147,6 +147,24 @@ TEST(FusedSteps, NormLinear) {
         6 * rounding(dtype));
 }
 
+// Images that the resampler looks at: norm and layer train, what they read does not.
+TEST(FusedSteps, NormLinearOfWhatDoesNotTrain) {
+  for (const auto dtype : kDtypes) {
+    const at::Tensor x = random_on_gpu({7, 33, 128}, dtype) + 0.5;
+    compare(
+        {random_on_gpu({128}, at::kFloat), random_on_gpu({128}, at::kFloat),
+         random_on_gpu({64, 128}, at::kFloat)},
+        dtype,
+        [&](const Tensors& in) -> Tensors {
+          return {nn::norm_linear(x, {in[0], in[1]}, in[2]).second};
+        },
+        [&](const Tensors& in) -> Tensors {
+          return {at::linear(plain_norm(x.to(at::kDouble), in[0], in[1]), in[2])};
+        },
+        6 * rounding(dtype));
+  }
+}
+
 TEST(FusedSteps, GatedLinearAndGeluLinear) {
   for (const auto dtype : kDtypes)
     for (const bool gelu : {false, true})
@@ -208,6 +226,28 @@ TEST(FusedSteps, RotateInside) {
         },
         2 * rounding(dtype));
   }
+}
+
+// Turned back in place, but only where nobody else has the gradient.
+TEST(FusedSteps, RotateInsideLeavesTheGradientsOfOthersAlone) {
+  const std::int64_t tokens = 21, heads = 4, dim = 16;
+  const auto places = at::arange(tokens, at::TensorOptions().device(at::kCUDA).dtype(at::kLong));
+  const auto angles = nn::rotary_angles({.dim = dim}, places, at::kFloat);
+  const auto turned = [&](const at::Tensor& x) {
+    return nn::rotate_inside(x * 1, angles, {0, heads, dim}, {heads * dim, heads, dim});
+  };
+  const at::Tensor x = random_on_gpu({tokens, 2 * heads * dim}, at::kFloat).requires_grad_();
+  const at::Tensor grad = random_on_gpu(x.sizes(), at::kFloat), as_given = grad.clone();
+  at::Tensor watched = turned(x);
+  watched.retain_grad();
+  watched.backward(grad);
+  EXPECT_TRUE(grad.equal(as_given));
+  EXPECT_TRUE(watched.grad().equal(as_given));
+  const at::Tensor want = x.grad().clone();
+  EXPECT_FALSE(want.equal(as_given));
+  x.mutable_grad().reset();
+  (turned(x) * as_given).sum().backward();  // this one is nobody else's
+  EXPECT_TRUE(x.grad().equal(want));
 }
 
 TEST(LossWithoutLogits, OnTheGpu) {

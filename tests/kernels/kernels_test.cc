@@ -116,6 +116,15 @@ TEST(Norm, SumNormAndGradient) {
       }
 }
 
+// Means a thousand times as large as what is spread around them must not cost the spread.
+TEST(Norm, RowsFarFromZero) {
+  for (const std::int64_t dim : {64, 1032, 4096}) {
+    const at::Tensor x = random_on_gpu({37, dim}, at::kFloat) + 1000, ones = at::ones_like(x[0]);
+    const auto out = kernels::layer_norm(x, {}, ones, {}, {}, {.eps = 1e-5});
+    expect_close(out.out, at::layer_norm(x.to(at::kDouble), {dim}), 1e-4, "norm");
+  }
+}
+
 // As many rows as make all strips there are, and none, whose sums are zero.
 TEST(Norm, WeightGradientsOfManyRowsRepeatToTheBit) {
   for (const auto dtype : kDtypes)
@@ -159,14 +168,22 @@ TEST(Rotary, TurnsAndTurnsBack) {
                     2);
         const at::Tensor others = rows.narrow(2, 0, head).clone(),
                          values = rows.narrow(2, 2 * head, head).clone();
-        kernels::rotate_(x, cos, sin, /*back=*/false);
+        const at::Tensor both = rows.clone();
+        kernels::rotate_(x, {}, cos, sin, /*back=*/false);
         expect_close(x, want, rounding(dtype), "turned");
         EXPECT_TRUE(at::equal(rows.narrow(2, 0, head), others));
         EXPECT_TRUE(at::equal(rows.narrow(2, 2 * head, head), values));
+        // Queries beside them in the same pass, as if each had been turned alone.
+        kernels::rotate_(both.narrow(2, 0, head), both.narrow(2, head, head), cos, sin,
+                         /*back=*/false);
+        EXPECT_TRUE(at::equal(both.narrow(2, head, head), x));
+        kernels::rotate_(others, {}, cos, sin, /*back=*/false);
+        EXPECT_TRUE(at::equal(both.narrow(2, 0, head), others));
+        EXPECT_TRUE(at::equal(both.narrow(2, 2 * head, head), values));
         const at::Tensor grad = random_on_gpu({tokens, heads, head}, dtype);
         want.backward(grad.to(at::kDouble));
         const at::Tensor back = grad.clone();
-        kernels::rotate_(back, cos, sin, /*back=*/true);
+        kernels::rotate_(back, {}, cos, sin, /*back=*/true);
         expect_close(back, wide.grad(), rounding(dtype), "gradient");
       }
 }

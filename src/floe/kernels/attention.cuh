@@ -139,13 +139,6 @@ struct Span {
   __device__ int tiles() const { return (length + kTile - 1) / kTile; }
 };
 
-// 2^x; zero below the normal numbers.
-__device__ inline float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // This warp's 16 rows of a tile as left operands, for a loop that goes through them many times.
 template <class T, int kDim>
 struct WarpRows {
@@ -391,8 +384,10 @@ __global__ void __launch_bounds__(kThreads, kPairInRegisters<kDim, kKeys> ? 3 : 
     for (int i = 0; i < 2; ++i) own_rows[i].read(own_pair[i]);
   }
   const auto left = [&](int of_pair, int d) {
-    if constexpr (kInRegisters) return own_rows[of_pair].parts[d];
-    else return own_pair[of_pair].left(warp * 16, d * 16);
+    if constexpr (kInRegisters)
+      return own_rows[of_pair].parts[d];
+    else
+      return own_pair[of_pair].left(warp * 16, d * 16);
   };
 
   float first_sums[kDim / 8][4] = {}, second_sums[kKeys ? kDim / 8 : 1][4] = {};
@@ -404,12 +399,22 @@ __global__ void __launch_bounds__(kThreads, kPairInRegisters<kDim, kKeys> ? 3 : 
     const auto& others = memory.pairs[step % 2];
     const int start = start_of(step);
     const bool diagonal = shape.causal && start == first;
-    const bool edge = diagonal || start + kTile > other.length;
+    // Columns that a row does not meet: for queries the keys from this one on, for keys the queries
+    // before it. Queries that are not real need none, whose weights are zero by their logsumexp.
+    constexpr int kAll = 1 << 30;
+    int limits[2];
+    for (int half = 0; half < 2; ++half) {
+      const int place = row + half * 8 - start;
+      limits[half] = kKeys ? (diagonal ? place : -kAll)
+                           : min(diagonal ? place + 1 : kAll, other.length - start);
+    }
     const float slope = shape.slopes ? shape.slopes[head_of(step)] * kLog2e : 0;
     const int real = min((other.length - start + 15) / 16, kTile / 16);
     const int until = diagonal && !kKeys ? min(warp + 1, real) : real;
     for (int square = diagonal && kKeys ? warp : 0; square < until; ++square) {
       float scores[2][4] = {}, slopes[2][4] = {};
+      const int columns = square * 16 + lane % 4 * 2;  // this lane's first
+      const auto away = static_cast<float>(row - start - columns);
 #pragma unroll
       for (int d = 0; d < kDim / 16; ++d) {
         multiply_add_both<T>(scores, left(0, d), others[0].right_turned(square * 16, d * 16));
@@ -419,14 +424,13 @@ __global__ void __launch_bounds__(kThreads, kPairInRegisters<kDim, kKeys> ? 3 : 
       for (int n = 0; n < 2; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int column = square * 16 + n * 8 + lane % 4 * 2 + i % 2;
-          const int away = row + i / 2 * 8 - (start + column), distance = kKeys ? -away : away;
+          const int beside = n * 8 + i % 2, column = columns + beside;
+          const float ahead = away + static_cast<float>(i / 2 * 8 - beside);
           const float sum = kKeys ? memory.logsumexp[step % 2][column] : own_logsumexp[i / 2];
           const float mean = kKeys ? memory.delta[step % 2][column] : own_delta[i / 2];
-          const float weight = power_of_two(scores[n][i] * scale -
-                                            slope * static_cast<float>(distance) - sum);
-          const bool hidden =
-              edge && (start + column >= other.length || (shape.causal && distance < 0));
+          const float weight =
+              power_of_two(scores[n][i] * scale - slope * (kKeys ? -ahead : ahead) - sum);
+          const bool hidden = kKeys ? column < limits[i / 2] : column >= limits[i / 2];
           scores[n][i] = hidden ? 0 : weight;
           slopes[n][i] = scores[n][i] * (slopes[n][i] - mean);
         }

@@ -215,10 +215,13 @@ NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const
   return grads;
 }
 
-void rotate_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
-  if (x.is_meta()) return rehearsed::rotate_(x, cos);
-  const RotaryShape shape{x.size(0), x.size(1), cos.size(-1), x.stride(0), x.stride(1)};
-  launch_rotary(type_of(x), shape, write(x), read(cos), read(sin), back, OnDevice(x));
+void rotate_(const at::Tensor& x, const at::Tensor& also, const at::Tensor& cos,
+             const at::Tensor& sin, bool back) {
+  if (x.is_meta()) return rehearsed::rotate_(x, also, cos);
+  RotaryShape shape{.tokens = x.size(0), .dim = cos.size(-1)};
+  shape.first = {x.size(1), x.stride(0), x.stride(1)};
+  if (also.defined()) shape.second = {also.size(1), also.stride(0), also.stride(1)};
+  launch_rotary(type_of(x), shape, write(x), write(also), read(cos), read(sin), back, OnDevice(x));
 }
 
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
@@ -279,9 +282,10 @@ at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& u) {
   require_rehearsed(u);
   return rehearsed::gelu_backward(grad, u);
 }
-void rotate_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&, bool) {
+void rotate_(const at::Tensor& x, const at::Tensor& also, const at::Tensor& cos, const at::Tensor&,
+             bool) {
   require_rehearsed(x);
-  rehearsed::rotate_(x, cos);
+  rehearsed::rotate_(x, also, cos);
 }
 void cross_entropy_(const at::Tensor& logits, const at::Tensor&, const at::Tensor&, double, double,
                     bool with_gradient, const RowLosses&) {

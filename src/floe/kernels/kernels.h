@@ -88,9 +88,11 @@ NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const
 // fp32 is what that needs beside its results.
 std::int64_t norm_strips(const at::Tensor& x);
 
-// Turns x [N, H, D] in place as nn::rotate does, or back. Features lie next to each other, tokens
-// and heads may have any stride. cos and sin [N, 1, dim], contiguous, of x's dtype.
-void rotate_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back);
+// Turns x [N, H, D] and, unless it is undefined, `also` [N, H', D] in place as nn::rotate does, or
+// back. Features lie next to each other, tokens and heads may have any stride. cos and sin [N, 1,
+// dim], contiguous, of x's dtype.
+void rotate_(const at::Tensor& x, const at::Tensor& also, const at::Tensor& cos,
+             const at::Tensor& sin, bool back);
 
 // Cross entropy of each row of logits [L, V], as nn::cross_entropy has it: `losses` [L] and
 // `weighted` [L] in fp32 are written, and with_gradient the logits become the gradient of the

@@ -26,7 +26,7 @@ void launch_gelu_backward(Type type, const void* grad, const void* u, void* inpu
                           std::int64_t numel, cudaStream_t stream);
 // Of G = ∂/∂(tanh(gate) · gelu(u)) · 1: input_grad = tanh(gate) · G · gelu'(u), out as above, and
 // `partial_sums` [kPartials] whose sum is ⟨G, gelu(u)⟩.
-constexpr int kPartials = 1056;
+constexpr int kPartials = 8448;  // many blocks in turn on each of 132 multiprocessors
 void launch_gated_gelu_backward(Type type, const void* grad, const void* u, const void* gate,
                                 void* input_grad, void* out, float* partial_sums,
                                 std::int64_t numel, cudaStream_t stream);
@@ -56,13 +56,17 @@ void launch_norm_weight_grads(Type type, const NormShape& shape, const void* gra
                               const float* mean, const float* rstd, float* partials, int strips,
                               void* weight_grad, void* bias_grad, cudaStream_t stream);
 
-// x [tokens, heads, ...] with these strides, no alignment asked for; cos and sin [tokens, dim].
+// x and, where it has heads, `also`: [tokens, heads, ...] with these strides, no alignment asked for;
+// cos and sin [tokens, dim].
 struct RotaryShape {
-  std::int64_t tokens = 0, heads = 0, dim = 0;
-  std::int64_t token_stride = 0, head_stride = 0;
+  struct Heads {
+    std::int64_t heads = 0, token_stride = 0, head_stride = 0;
+  };
+  std::int64_t tokens = 0, dim = 0;
+  Heads first, second;
 };
-void launch_rotary(Type type, const RotaryShape& shape, void* x, const void* cos, const void* sin,
-                   bool backward, cudaStream_t stream);
+void launch_rotary(Type type, const RotaryShape& shape, void* x, void* also, const void* cos,
+                   const void* sin, bool backward, cudaStream_t stream);
 
 // One head's rows inside of a packed tensor: the values of a row lie next to each other, rows and
 // heads have these strides, in values; all a multiple of 16 bytes.

@@ -119,8 +119,9 @@ NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const
   return grads;
 }
 
-void rotate_(const at::Tensor& x, const at::Tensor& cos) {
-  listening->pass("rotary", 2 * bytes_of(x) + 2 * bytes_of(cos));
+void rotate_(const at::Tensor& x, const at::Tensor& also, const at::Tensor& cos) {
+  const auto turned = bytes_of(x) + (also.defined() ? bytes_of(also) : 0);
+  listening->pass("rotary", 2 * turned + 2 * bytes_of(cos));
 }
 
 void cross_entropy_(const at::Tensor& logits, bool with_gradient) {

@@ -102,7 +102,7 @@ Normed layer_norm(const at::Tensor& x, const at::Tensor& added, const NormOption
 NormGrads layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                               const at::Tensor& added, bool centred, bool want_input,
                               bool want_weights);
-void rotate_(const at::Tensor& x, const at::Tensor& cos);
+void rotate_(const at::Tensor& x, const at::Tensor& also, const at::Tensor& cos);
 void cross_entropy_(const at::Tensor& logits, bool with_gradient);
 Attended attention(const Qkv& qkv, const AttentionRule& rule);
 void attention_backward(const Qkv& qkv, const AttentionRule& rule);

@@ -124,6 +124,9 @@ struct NormLinear : torch::autograd::Function<NormLinear> {
     if (!grads[1].defined()) return {along, {}, {}, {}, {}, {}};
     const auto is = [&](const char* key) { return context->saved_data[key].toBool(); };
     const at::Tensor grad = rows_of(grads[1]);
+    if (!is("trains_x") && is("trains_norm") && is("trains_weight") && bias.defined())
+      return without_input(grad, x, context->saved_data["eps"].toDouble(), norm_weight, bias,
+                           weight, along);
     kernels::NormGrads norm{along, {}, {}};
     at::Tensor weight_grad;
     if (is("trains_weight")) {
@@ -137,6 +140,29 @@ struct NormLinear : torch::autograd::Function<NormLinear> {
                                           is("trains_x"), is("trains_norm"));
     if (!bias.defined()) norm.bias.reset();
     return {norm.input, norm.weight, norm.bias, weight_grad, {}, {}};
+  }
+
+ private:
+  // Of y = (x̂ ∘ w + b) Wᵀ, where x itself needs no gradient (images that the resampler looks at):
+  // with G = dyᵀ x̂ and s the sum of dy's rows, dW = G ∘ w + s bᵀ, dw = Σ rows of W ∘ G, db = s W. So
+  // the gradient of x̂ need not be there, which is a product of all rows and two passes over them.
+  static variable_list without_input(const at::Tensor& grad, const at::Tensor& x, double eps,
+                                     const at::Tensor& norm_weight, const at::Tensor& bias,
+                                     const at::Tensor& weight, const at::Tensor& along) {
+    const auto bare = kernels::layer_norm(x, {}, at::ones_like(norm_weight), at::zeros_like(bias),
+                                          {}, {.eps = eps});
+    const at::Tensor with_rows = grad.t().mm(rows_of(bare.out)).to(at::kFloat);  // G
+    const at::Tensor sums = grad.sum({0}, /*keepdim=*/false, at::kFloat);        // s
+    const at::Tensor wide = weight.to(at::kFloat);
+    const auto narrow = [](const at::Tensor& g, const at::Tensor& like) {
+      return g.to(like.scalar_type());
+    };
+    return {along,
+            narrow((wide * with_rows).sum(0), norm_weight),
+            narrow(sums.matmul(wide), bias),
+            narrow(with_rows * norm_weight + sums.unsqueeze(1) * bias, weight),
+            {},
+            {}};
   }
 };
 

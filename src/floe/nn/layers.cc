@@ -3,7 +3,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/layer_norm.h>
 
 #include <cmath>
 
@@ -108,7 +107,7 @@ LayerNorm::LayerNorm(std::int64_t dim, double eps) : eps_(eps) {
 }
 
 at::Tensor LayerNorm::forward(const at::Tensor& x) {
-  return at::layer_norm(x, {weight.size(0)}, weight, bias, eps_);
+  return add_norm(x, {}, weights()).second;
 }
 
 at::Tensor Dropout::forward(const at::Tensor& x) { return at::dropout(x, p_, is_training()); }

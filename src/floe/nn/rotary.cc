@@ -34,30 +34,28 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
+// The heads at both places of rows [N, width].
 void turn_heads(const at::Tensor& rows, const at::Tensor& cos, const at::Tensor& sin,
-                const HeadPlaces& places, bool back) {
-  if (places.heads == 0) return;
-  const std::int64_t dim = cos.size(2);
-  const at::Tensor heads =
-      rows.as_strided({rows.size(0), places.heads, dim}, {rows.size(1), places.stride, 1},
-                      rows.storage_offset() + places.offset);
-  kernels::rotate_(heads, cos, sin, back);
+                const HeadPlaces& a, const HeadPlaces& b, bool back) {
+  const auto heads_at = [&](const HeadPlaces& places) {
+    return rows.as_strided({rows.size(0), places.heads, cos.size(2)},
+                           {rows.size(1), places.stride, 1}, rows.storage_offset() + places.offset);
+  };
+  kernels::rotate_(heads_at(a), heads_at(b), cos, sin, back);
 }
 
 struct RotateInside : torch::autograd::Function<RotateInside> {
   static Variable forward(AutogradContext* context, const Variable& rows, const at::Tensor& cos,
                           const at::Tensor& sin, HeadPlaces a, HeadPlaces b) {
-    if (!step_is_kept(rows)) {
-      turn_heads(rows, cos, sin, a, /*back=*/false);
-      turn_heads(rows, cos, sin, b, /*back=*/false);
-    }
+    if (!step_is_kept(rows)) turn_heads(rows, cos, sin, a, b, /*back=*/false);
     context->mark_dirty({rows});
     context->save_for_backward({cos, sin});
     for (const auto& [key, value] : numbers(a, b)) context->saved_data[key] = value;
     return rows;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
+  // Takes the list that the caller has, and not a copy, which would hold every gradient twice.
+  static variable_list backward(AutogradContext* context, variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const auto number = [&](const char* key) { return context->saved_data[key].toInt(); };
     const HeadPlaces a{number("a.offset"), number("a.heads"), number("a.stride")};
@@ -67,8 +65,7 @@ struct RotateInside : torch::autograd::Function<RotateInside> {
     const bool own =
         grad.use_count() == 1 && grad.storage().use_count() == 1 && grad.is_contiguous();
     if (!own) grad = grad.clone(at::MemoryFormat::Contiguous);
-    turn_heads(grad, saved[0], saved[1], a, /*back=*/true);
-    turn_heads(grad, saved[0], saved[1], b, /*back=*/true);
+    turn_heads(grad, saved[0], saved[1], a, b, /*back=*/true);
     return {grad, {}, {}, {}, {}};
   }
 
@@ -86,13 +83,13 @@ struct Rotate : torch::autograd::Function<Rotate> {
                           const at::Tensor& sin) {
     context->save_for_backward({cos, sin});
     at::Tensor turned = x.clone(at::MemoryFormat::Contiguous);
-    kernels::rotate_(turned, cos, sin, /*back=*/false);
+    kernels::rotate_(turned, {}, cos, sin, /*back=*/false);
     return turned;
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor grad = grads[0].clone(at::MemoryFormat::Contiguous);
-    kernels::rotate_(grad, saved[0], saved[1], /*back=*/true);
+    kernels::rotate_(grad, {}, saved[0], saved[1], /*back=*/true);
     return {grad, {}, {}};
   }
 };

@@ -41,12 +41,11 @@ struct Values {
           unsigned char& byte = bytes.values[p * kSize + i];
           float stepped;
           if constexpr (kStep == CodedStep::quick_gelu) {
-            stepped = value / (1.0f + __expf(-1.702f * value));
+            stepped = __fdividef(value, 1.0f + __expf(-1.702f * value));
           } else if constexpr (kStep == CodedStep::gelu) {
-            const Normal at = normal(value, T{});
-            stepped = value * at.cdf;
-            byte = static_cast<unsigned char>(__float2int_rn((at.cdf + at.pull) * kSlopeSteps) +
-                                              kSlopeZero);
+            const Gelu at = gelu_at(value, T{});
+            stepped = at.value;
+            byte = static_cast<unsigned char>(__float2int_rn(at.slope * kSlopeSteps) + kSlopeZero);
           } else {
             stepped = value * ((static_cast<float>(byte) - kSlopeZero) * (1.0f / kSlopeSteps));
           }
