@@ -100,6 +100,27 @@ class CurveJob {
 
 }  // namespace
 
+namespace {
+
+// Which gradients are not finite, in words.
+std::string not_finite(CurveJob& job) {
+  std::vector<std::string> names;
+  std::size_t finite = 0;
+  for (const auto& parameter : nn::named_parameters(job.model())) {
+    const at::Tensor gradient = job.engine().full_gradient(parameter.name);
+    if (!gradient.defined()) continue;
+    if (gradient.isfinite().all().item<bool>())
+      ++finite;
+    else
+      names.push_back(parameter.name);
+  }
+  const std::size_t count = names.size();
+  if (count > 4) names.resize(4);
+  return str(count, " parameters of ", count + finite, ": ", join(names, ", "));
+}
+
+}  // namespace
+
 Json train_curve(const Json& config) {
   CurveJob job(config);
   optim::AdamW optimizer(job.engine(), {.decay = {.weight_decay = 0.1}});
@@ -108,7 +129,10 @@ Json train_curve(const Json& config) {
   for (const double lr : config.at("lrs")) {
     losses.push_back(job.forward_backward(step++));
     const auto agreement = job.engine().agree();
-    require(agreement.finite, "a gradient of step ", step - 1, " is not finite");
+    if (!agreement.finite)
+      throw Error(str("the gradient of step ", step - 1, ", after losses up to ", losses.back(),
+                      " and norms up to ", norms.empty() ? 0 : norms.back(), ", is not finite in ",
+                      not_finite(job)));
     norms.push_back(agreement.gradient_norm);
     optimizer.step(lr, optim::clip_factor(agreement.gradient_norm, 1.0));
     job.engine().clear_gradients();

@@ -48,7 +48,7 @@ def config_of(model, arguments):
 
 
 def curve(model, system, arguments):
-    lr = arguments.lr
+    lr = arguments.lr or (1e-3 if model in ADAPTED_MODELS else 1e-4)
     lrs = [lr * min(1, (step + 1) / 10) for step in range(arguments.steps)]
     return ask_floe(config_of(model, arguments) | SYSTEMS[system] | {"task": "curve", "lrs": lrs}, arguments.timeout)
 
@@ -125,7 +125,7 @@ def main():
     parser.add_argument("--captions", type=int, default=8, help="of a Flamingo's batch; half as many documents")
     parser.add_argument("--tokens", type=int, default=256, help="of each of the four sequences of a language model's batch")
     parser.add_argument("--text-tokens", type=int, default=500, help="distinct tokens that texts consist of")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, help="1e-3 for adapters; for Flamingos OpenFlamingo's own 1e-4, since bf16 itself is not steady at 2e-4")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=int, default=300, help="seconds that one answer may take")
     parser.add_argument("--again", action="store_true", help="compute what the results have already")
