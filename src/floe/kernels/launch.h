@@ -56,8 +56,8 @@ void launch_norm_weight_grads(Type type, const NormShape& shape, const void* gra
                               const float* mean, const float* rstd, float* partials, int strips,
                               void* weight_grad, void* bias_grad, cudaStream_t stream);
 
-// x and, where it has heads, `also`: [tokens, heads, ...] with these strides, no alignment asked for;
-// cos and sin [tokens, dim].
+// x and, where it has heads, `also`: [tokens, heads, ...] with these strides, no alignment asked
+// for; cos and sin [tokens, dim].
 struct RotaryShape {
   struct Heads {
     std::int64_t heads = 0, token_stride = 0, head_stride = 0;

@@ -8,8 +8,8 @@
 namespace floe::kernels {
 namespace {
 
-// A row belongs to blockDim.x threads, each of which keeps up to kPacks packs of it in registers, as
-// they are stored; a block has blockDim.y rows.
+// A row belongs to blockDim.x threads, each of which keeps up to kPacks packs of it in registers,
+// as they are stored; a block has blockDim.y rows.
 constexpr int kMaxWarps = 32;
 
 // The first column of a thread's pack p.

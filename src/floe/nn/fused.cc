@@ -144,8 +144,8 @@ struct NormLinear : torch::autograd::Function<NormLinear> {
 
  private:
   // Of y = (x̂ ∘ w + b) Wᵀ, where x itself needs no gradient (images that the resampler looks at):
-  // with G = dyᵀ x̂ and s the sum of dy's rows, dW = G ∘ w + s bᵀ, dw = Σ rows of W ∘ G, db = s W. So
-  // the gradient of x̂ need not be there, which is a product of all rows and two passes over them.
+  // with G = dyᵀ x̂ and s the sum of dy's rows, dW = G ∘ w + s bᵀ, dw = Σ rows of W ∘ G, db = s W.
+  // So the gradient of x̂ need not be there: a product of all rows and two passes over them.
   static variable_list without_input(const at::Tensor& grad, const at::Tensor& x, double eps,
                                      const at::Tensor& norm_weight, const at::Tensor& bias,
                                      const at::Tensor& weight, const at::Tensor& along) {

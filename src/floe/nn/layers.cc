@@ -106,9 +106,7 @@ LayerNorm::LayerNorm(std::int64_t dim, double eps) : eps_(eps) {
   bias = parameter("bias", {dim}, Init::zeros());
 }
 
-at::Tensor LayerNorm::forward(const at::Tensor& x) {
-  return add_norm(x, {}, weights()).second;
-}
+at::Tensor LayerNorm::forward(const at::Tensor& x) { return add_norm(x, {}, weights()).second; }
 
 at::Tensor Dropout::forward(const at::Tensor& x) { return at::dropout(x, p_, is_training()); }
 
