@@ -7,6 +7,7 @@
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/kernels/kernels.h"
+#include "floe/kernels/rehearsal.h"
 #include "floe/nn/products/linear.h"
 
 namespace floe::models {
@@ -36,6 +37,10 @@ PatchEmbedding::PatchEmbedding(std::int64_t width, std::int64_t patch) : patch_(
 at::Tensor PatchEmbedding::forward(const at::Tensor& images) {
   const std::int64_t count = images.size(0), high = images.size(2) / patch_,
                      wide = images.size(3) / patch_, values = 3 * patch_ * patch_;
+  if (kernels::acts_as_cpu(images)) {
+    const at::Tensor patches = at::conv2d(images.to(weight_.scalar_type()), weight_, {}, patch_);
+    return at::constant_pad_nd(patches.flatten(2).transpose(1, 2), {0, 0, 1, 0});
+  }
   // Rows of whole 16 bytes, which fast products ask for: 588 values of a patch of 14 are not.
   const std::int64_t columns = round_up(values, 8);
   const at::Tensor rows = at::zeros({count, 1 + high * wide, columns}, weight_.options());

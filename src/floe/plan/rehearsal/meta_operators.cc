@@ -77,6 +77,30 @@ at::Tensor native_dropout_backward(const at::Tensor& grad, const at::Tensor&, do
   return at::empty_like(grad);
 }
 
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const Maybe&,
+                       c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
+                       c10::SymIntArrayRef dilation, bool, c10::SymIntArrayRef, c10::SymInt) {
+  std::vector<std::int64_t> sizes{input.size(0), weight.size(0)};
+  const auto at = [](c10::SymIntArrayRef values, std::int64_t i) {
+    const auto place = static_cast<std::size_t>(i);
+    return values[values.size() == 1 ? 0 : place].expect_int();
+  };
+  for (std::int64_t d = 2; d < input.dim(); ++d) {
+    const std::int64_t reach = at(dilation, d - 2) * (weight.size(d) - 1) + 1;
+    sizes.push_back((input.size(d) + 2 * at(padding, d - 2) - reach) / at(stride, d - 2) + 1);
+  }
+  return at::empty(sizes, input.options());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
+    at::OptionalSymIntArrayRef bias, c10::SymIntArrayRef, c10::SymIntArrayRef, c10::SymIntArrayRef,
+    bool, c10::SymIntArrayRef, c10::SymInt, std::array<bool, 3> wanted) {
+  return {wanted[0] ? at::empty_like(input) : at::Tensor(),
+          wanted[1] ? at::empty_like(weight) : at::Tensor(),
+          wanted[2] && bias ? at::empty({weight.size(0)}, grad.options()) : at::Tensor()};
+}
+
 kernels::AttentionWork flash_work(const at::Tensor& query, const at::Tensor& key,
                                   const Maybe& offsets, std::int64_t longest, bool causal,
                                   bool backward) {
@@ -217,6 +241,8 @@ TORCH_LIBRARY_IMPL(aten, Meta, library) {
   library.impl("_fused_rms_norm_backward", &fused_rms_norm_backward);
   library.impl("native_dropout", &native_dropout);
   library.impl("native_dropout_backward", &native_dropout_backward);
+  library.impl("convolution", &convolution);
+  library.impl("convolution_backward", &convolution_backward);
   library.impl("_flash_attention_forward",
                &FlashAttention<at::_ops::_flash_attention_forward::schema>::run);
   library.impl("_flash_attention_backward", &flash_attention_backward);

@@ -276,6 +276,10 @@ void Recorder::begins(const at::RecordFunction& function) {
           frame.step.bits = static_cast<std::uint8_t>(8 * tensor.element_size());
         }
         if (matrix >= 0 && index == matrix + 1) frame.step.n = tensor.size(-1);
+        if (frame.name == "aten::convolution" && index == 1) {
+          frame.step.n = tensor.size(0), frame.step.k = tensor.numel() / tensor.size(0);
+          frame.step.bits = static_cast<std::uint8_t>(8 * tensor.element_size());
+        }
       });
       ++index;
     }
@@ -292,7 +296,7 @@ void Recorder::ends(const at::RecordFunction& function) {
   if (!recording_ || frame.composite || !frame.name.starts_with("aten::") ||
       is_allocation(frame.name) || is_attention(frame.name))
     return;
-  std::int64_t written = 0, numel_bytes = 0;
+  std::int64_t written = 0, numel_bytes = 0, rows = 0;
   bool is_view = false;
   for (const c10::IValue& value : function.outputs())
     for_each_tensor(value, [&](const at::Tensor& tensor) {
@@ -302,6 +306,7 @@ void Recorder::ends(const at::RecordFunction& function) {
           frame.touches_host || MetaDevice::is_host(tensor.storage().data_ptr().get_context());
       written += bytes_of(tensor);
       numel_bytes += static_cast<std::int64_t>(tensor.nbytes());
+      if (tensor.dim() > 1) rows = tensor.numel() / tensor.size(1);
       const auto* storage = tensor.storage().unsafeGetStorageImpl();
       is_view = is_view || std::find(frame.storages.begin(), frame.storages.end(), storage) !=
                                frame.storages.end();
@@ -310,6 +315,7 @@ void Recorder::ends(const at::RecordFunction& function) {
   TraceStep& step = frame.step;
   step.what = lasting(frame.name);
   step.bytes = static_cast<double>(frame.read + written);
+  if (frame.name == "aten::convolution") step.m = rows;
   if (step.n > 0) {
     // A product that was kept from the first run (nn/activations/kept_products.h) comes without
     // memory of its own, or as one number for all.
