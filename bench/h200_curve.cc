@@ -98,10 +98,6 @@ class CurveJob {
   std::int64_t tokens_sum_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
 // Which gradients are not finite, in words.
 std::string not_finite(CurveJob& job) {
   std::vector<std::string> names;
@@ -130,9 +126,8 @@ Json train_curve(const Json& config) {
     losses.push_back(job.forward_backward(step++));
     const auto agreement = job.engine().agree();
     if (!agreement.finite)
-      throw Error(str("the gradient of step ", step - 1, ", after losses up to ", losses.back(),
-                      " and norms up to ", norms.empty() ? 0 : norms.back(), ", is not finite in ",
-                      not_finite(job)));
+      throw Error(str("the gradient of step ", step - 1, ", whose loss is ", losses.back(),
+                      ", is not finite in ", not_finite(job)));
     norms.push_back(agreement.gradient_norm);
     optimizer.step(lr, optim::clip_factor(agreement.gradient_norm, 1.0));
     job.engine().clear_gradients();

@@ -44,8 +44,7 @@ __global__ void quick_gelu_kernel(const T* x, T* y, std::int64_t numel) {
   for_packs<T>(numel, [&](std::int64_t i, int count) {
     Pack<T> pack = load_some(x + i, count);
     for (int k = 0; k < Pack<T>::kSize; ++k) {
-      const float value = to_float(pack.values[k]);
-      pack.values[k] = from_float<T>(__fdividef(value, 1.0f + __expf(-1.702f * value)));
+      pack.values[k] = from_float<T>(quick_gelu_at(to_float(pack.values[k])));
     }
     store_some(y + i, pack, count);
   });

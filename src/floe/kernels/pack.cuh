@@ -79,6 +79,9 @@ __device__ Gelu gelu_at(float x, T) {
   return {fmaxf(x, 0.0f) - far * tail, cdf + x * 0.39894228040143268f * e};
 }
 
+// x · σ(1.702 x), CLIP's GELU.
+__device__ inline float quick_gelu_at(float x) { return __fdividef(x, 1.0f + __expf(-1.702f * x)); }
+
 __device__ inline float warp_sum(float x) {
   for (int distance = 16; distance > 0; distance /= 2)
     x += __shfl_xor_sync(0xffffffffU, x, distance);

@@ -156,12 +156,12 @@ std::vector<StateTensor> HostCopy::of(std::vector<StateTensor> tensors) {
   std::int64_t place = 0;
   for (StateTensor& tensor : tensors)
     for (StatePiece& piece : tensor.pieces) {
-      copy_to(buffer_, place, piece.values);
-      const auto size = static_cast<std::int64_t>(piece.values.nbytes());
-      piece.values = buffer_.narrow(0, place, size)
-                         .view(piece.values.scalar_type())
-                         .view(piece.values.sizes());
-      place += round_up(size, kAlignment);
+      const at::Tensor values = piece.values;
+      copy_to(buffer_, place, values);
+      piece.values = buffer_.narrow(0, place, static_cast<std::int64_t>(values.nbytes()))
+                         .view(values.scalar_type())
+                         .view(values.sizes());
+      place += room(values);
     }
   if (!device.is_cpu()) {
     const c10::impl::VirtualGuardImpl accelerator(device.type());

@@ -41,7 +41,7 @@ struct Values {
           unsigned char& byte = bytes.values[p * kSize + i];
           float stepped;
           if constexpr (kStep == CodedStep::quick_gelu) {
-            stepped = __fdividef(value, 1.0f + __expf(-1.702f * value));
+            stepped = quick_gelu_at(value);
           } else if constexpr (kStep == CodedStep::gelu) {
             const Gelu at = gelu_at(value, T{});
             stepped = at.value;
