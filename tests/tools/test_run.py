@@ -321,6 +321,13 @@ def test_long_names_have_logs(checkout):
     assert "    what it said\n" in done.stderr
 
 
+@pytest.mark.parametrize("kill", ["builtin kill \"$@\"", ":"], ids=["sent", "lost"])
+def test_a_step_that_ends_at_once_is_left_at_once(tmp_path, kill):
+    """Also where the signal to the heartbeat, which has hardly begun, is lost."""
+    script = f'DEPS={tmp_path}/deps; kill() {{ {kill}; }}; for i in {{1..100}}; do try_slowly "Step $i" /tmp true; done'
+    assert said(script, tmp_path).count("done in") == 100
+
+
 # ---- browsers ----
 
 
