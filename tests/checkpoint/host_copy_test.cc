@@ -4,22 +4,17 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include "tests/support/device.h"
 
 namespace floe::checkpoint::host_copy_test {
 namespace {
-
-at::Device test_device() {
-  const char* name = std::getenv("FLOE_TEST_DEVICE");
-  return name ? at::Device(name) : at::Device(at::kCPU);
-}
 
 constexpr std::int64_t kMiB = 1 << 20;
 
 // Values of several sizes, types and layouts: some end inside of a page-locked piece, one goes
 // through three of them.
 std::vector<StateTensor> some_state(double factor) {
-  const auto floats = at::TensorOptions().device(test_device()).dtype(at::kFloat);
+  const auto floats = at::TensorOptions().device(test::device()).dtype(at::kFloat);
   std::vector<at::Tensor> values{at::randn({3}, floats),
                                  at::randn({7 * kMiB}, floats),
                                  at::randn({5, 7}, floats).to(at::kBFloat16),
@@ -43,7 +38,7 @@ void expect_equal(const std::vector<StateTensor>& copies, const std::vector<Stat
     EXPECT_EQ(copy.scalar_type(), value.scalar_type());
     EXPECT_EQ(copy.sizes(), value.sizes());
     EXPECT_TRUE(copy.equal(value.cpu())) << "tensor " << i;
-    const bool locks = !test_device().is_cpu() && copy.numel() > 0;
+    const bool locks = !test::device().is_cpu() && copy.numel() > 0;
     EXPECT_EQ(locks, copy.is_pinned()) << "tensor " << i;
   }
 }

@@ -119,6 +119,42 @@ TEST(PackedAttention, LongOnesOfOneLength) {
     }
 }
 
+// Where exp of minus the sum of a query's weights is more than fp32 holds: what lies behind the
+// last key or query of a tile must not come in.
+TEST(PackedAttention, ScoresFarBelowZero) {
+  const std::int64_t heads = 3, dim = 64;
+  const Lengths queries{{64, 1, 64, 100, 128}}, keys{{320, 128, 300, 64, 192}};
+  for (const bool causal : {false, true}) {
+    SCOPED_TRACE(str("causal ", causal));
+    const Lengths& own = causal ? keys : queries;
+    const nn::PackedRule rule{causal, 0.125, {}};
+    // One feature gives all scores the same summand, -120; its gradient, a sum that is zero, is not
+    // compared.
+    const auto with = [&](const at::Tensor& x, double common) {
+      return at::cat({at::full_like(x.narrow(2, 0, 1), common), x}, 2);
+    };
+    const auto attend = [&](const Tensors& in, const auto& attention) -> Tensors {
+      return {attention(with(in[0], 1), with(in[1], -120 * 8), with(in[2], 0))};
+    };
+    compare(
+        {random_on_gpu({own.total(), heads, dim - 1}, at::kFloat) * 0.1,
+         random_on_gpu({keys.total(), heads, dim - 1}, at::kFloat) * 0.1,
+         random_on_gpu({keys.total(), heads, dim - 1}, at::kFloat)},
+        at::kBFloat16,
+        [&](const Tensors& in) -> Tensors {
+          return attend(in, [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+            return nn::packed_attention(q, k, v, own.spans(), keys.spans(), rule);
+          });
+        },
+        [&](const Tensors& in) -> Tensors {
+          return attend(in, [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+            return spans_apart(q, k, v, own, keys, rule);
+          });
+        },
+        tolerance(at::kBFloat16));
+  }
+}
+
 // Heads where a fused projection has them, one after the other or head by head; one gradient.
 TEST(PackedAttention, InsideOfOneProjection) {
   const std::int64_t tokens = kLengths.total(), heads = 6, dim = 64;

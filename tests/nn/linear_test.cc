@@ -14,19 +14,18 @@
 #include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/nn/fused.h"
 #include "floe/nn/layers.h"
+#include "tests/support/device.h"
 
 namespace floe::nn::linear_test {
 namespace {
+
+using test::device;
 
 constexpr auto kFp8 = at::kFloat8_e4m3fn;
 // Half a step of e4m3 is 2⁻⁴ of the lower end of its binade; over a binade the root of the mean
 // square is 0.026 of the value. Two rounded factors: √2 · 0.026, and some room for chance.
 constexpr double kProductError = 0.042;
 
-at::Device device() {
-  const char* name = std::getenv("FLOE_TEST_DEVICE");
-  return name ? at::Device(name) : at::Device(at::kCPU);
-}
 // Results are rounded once: fp32 on the CPU, where nothing hides, bf16 on a GPU.
 at::ScalarType computed_in() { return device().is_cpu() ? at::kFloat : at::kBFloat16; }
 double rounding() { return device().is_cpu() ? 3e-6 : 4e-3; }

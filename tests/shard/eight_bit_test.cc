@@ -37,11 +37,6 @@ constexpr auto kTypes = {at::kChar, at::kFloat8_e4m3fn};
 const models::TransformerSize kSize{
     .vocab = 61, .dim = 24, .layers = 3, .heads = 3, .context = 12, .adapter = 5};
 
-at::Device test_device() {
-  const char* name = std::getenv("FLOE_TEST_DEVICE");
-  return name ? at::Device(name) : at::Device(at::kCPU);
-}
-
 // ---- codes and slices ----
 
 TEST(Codes, AreWithinHalfAStepOfTheValue) {
@@ -82,7 +77,7 @@ TEST(Codes, AreTheSameBitsOnEveryDevice) {
   const at::Tensor values = at::randn({300, 517}) * at::logspace(-30, 30, 300).unsqueeze(1);
   for (const auto dtype : {at::kChar, at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
     const auto here = kernels::to_eight_bit(values, dtype);
-    const auto there = kernels::to_eight_bit(values.to(test_device()), dtype);
+    const auto there = kernels::to_eight_bit(values.to(test::device()), dtype);
     EXPECT_TRUE(there.scales.cpu().equal(here.scales));
     EXPECT_TRUE(there.codes.cpu().equal(here.codes));
   }
@@ -136,8 +131,8 @@ TEST(Slices, GiveTheSameValuesHoweverTheyAreCut) {
       EXPECT_TRUE(layout.all_scales(stored).equal(all_scales));
       for (const auto param : {at::kFloat, at::kHalf, at::kBFloat16}) {
         const at::Tensor out = at::full({slices * layout.slice_numel}, 7,
-                                        at::TensorOptions().dtype(param).device(test_device()));
-        kernels::from_eight_bit(layout, dtype, stored.to(test_device()), out);
+                                        at::TensorOptions().dtype(param).device(test::device()));
+        kernels::from_eight_bit(layout, dtype, stored.to(test::device()), out);
         EXPECT_TRUE(out.cpu().narrow(0, 0, numel).equal(at::cat(expected).to(param)))
             << "round " << round << " in " << c10::toString(dtype) << " to "
             << c10::toString(param);

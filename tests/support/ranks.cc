@@ -239,13 +239,6 @@ RanksOutcome start_ranks(const std::string& suite, const std::string& name, int 
   });
 }
 
-c10::Device device() {
-  const char* name = std::getenv("FLOE_TEST_DEVICE");
-  if (name == nullptr) return c10::kCPU;
-  require(std::string(name) == "cuda", "FLOE_TEST_DEVICE is '", name, "', not cuda");
-  return c10::Device(c10::kCUDA, 0);
-}
-
 bool nccl_is_asked_for() {
   const char* name = std::getenv("FLOE_TEST_BACKEND");
   if (name == nullptr) return false;

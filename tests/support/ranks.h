@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "floe/comm/world.h"
+#include "tests/support/device.h"
 
 namespace floe::test {
 
@@ -41,9 +42,6 @@ void run_on_ranks(const std::string& suite, const std::string& name, int ranks,
                   const std::function<void()>& body,
                   std::chrono::seconds limit = std::chrono::seconds(240));
 
-// Where tensors of a test are: the one GPU with FLOE_TEST_DEVICE=cuda, else the CPU.
-c10::Device device();
-
 // Whether FLOE_TEST_BACKEND asks for ranks over NCCL.
 bool nccl_is_asked_for();
 
@@ -51,7 +49,7 @@ struct JoinOptions {
   std::chrono::seconds timeout{120};
   bool over_nccl = nccl_is_asked_for();  // else Gloo
 };
-// The world of this rank on device().
+// The world of this rank, on the device of the test.
 std::shared_ptr<comm::World> join_world(const JoinOptions& options = {});
 
 }  // namespace floe::test

@@ -3,10 +3,10 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "floe/core/error.h"
 #include "floe/nn/activations/kept_products.h"
+#include "floe/nn/attention.h"
 
 namespace floe::models {
 namespace plain {
@@ -21,8 +21,8 @@ Attention::Attention(const TransformerSize& size) : heads_(size.heads) {
 at::Tensor Attention::forward(const at::Tensor& x) {
   const auto B = x.size(0), T = x.size(1), D = x.size(2);
   const auto qkv = qkv_(x).view({B, T, 3, heads_, D / heads_}).permute({2, 0, 3, 1, 4});
-  const auto mixed = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0,
-                                                      /*is_causal=*/true);  // [B, H, T, D/H]
+  const auto mixed =
+      nn::torch_attention(qkv[0], qkv[1], qkv[2], {}, {.causal = true});  // [B, H, T, D/H]
   return out_(mixed.transpose(1, 2).reshape({B, T, D}));
 }
 

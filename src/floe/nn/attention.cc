@@ -85,9 +85,7 @@ at::Tensor out_of_sight(const at::Tensor& distance, std::int64_t window) {
 
 at::Tensor heads_first(const at::Tensor& x) { return x.transpose(1, 2); }  // [B, T, H, D]
 
-// While it lives, torch does not choose cuDNN's attention. That makes a plan for every shape
-// that it meets, which takes it tens of milliseconds, and with every token of a text keys
-// have another one.
+// While it lives, torch does not choose cuDNN's attention.
 class WithoutCudnn {
  public:
   WithoutCudnn() : before_(at::globalContext().userEnabledCuDNNSDP()) {
@@ -101,11 +99,32 @@ class WithoutCudnn {
   bool before_;
 };
 
+bool is_differentiated(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  return at::GradMode::is_enabled() &&
+         (q.requires_grad() || k.requires_grad() || v.requires_grad());
+}
+
+}  // namespace
+
+bool cudnn_sees_the_end(std::int64_t queries, std::int64_t keys) {
+  constexpr std::int64_t kTile = 128, kTakenForFull = 64;
+  return keys % kTakenForFull != 0 || (keys % kTile == 0 && queries % kTile == 0);
+}
+
+at::Tensor torch_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const at::Tensor& mask, const TorchAttentionRule& rule) {
+  std::optional<WithoutCudnn> wrong_there;
+  if (q.is_cuda() && is_differentiated(q, k, v) && !cudnn_sees_the_end(q.size(2), k.size(2)))
+    wrong_there.emplace();
+  return at::scaled_dot_product_attention(q, k, v, some(mask), rule.dropout, rule.causal,
+                                          rule.scale, /*enable_gqa=*/q.size(1) != k.size(1));
+}
+
+namespace {
+
 at::Tensor sdpa(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                 const at::Tensor& mask, const AttentionRule& rule) {
-  return at::scaled_dot_product_attention(q, k, v, some(mask), rule.dropout,
-                                          /*is_causal=*/rule.causal && !mask.defined(), rule.scale,
-                                          /*enable_gqa=*/q.size(1) != k.size(1));
+  return torch_attention(q, k, v, mask, {rule.scale, rule.causal && !mask.defined(), rule.dropout});
 }
 
 // Whether the rule is one that packed attention knows.
@@ -275,6 +294,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   // With autocast, keys that were rotated may be of a wider type than values.
   seen.values.flatten(0, 1).index_copy_(0, pass.places, v.to(seen.values.scalar_type()));
   if (pass.first) return attention(q, k, v, segments, pass.masks, rule);
+  // cuDNN makes a plan for every shape that it meets, which takes it tens of milliseconds, and with
+  // every token of a text keys have another one.
   const WithoutCudnn shapes_change;
   const std::vector<at::Tensor> queries = segments.parts(segments.pad(q));
   std::vector<at::Tensor> mixed;

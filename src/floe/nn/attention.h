@@ -6,6 +6,15 @@
 // projection and write the gradients into rows of the same kind, so that nothing is taken apart
 // or put together around them; they know alibi. Where they do not apply, torch's flash attention
 // may, without alibi.
+//
+// Note [The last tile of cuDNN's attention]
+// On Hopper, the gradients of cuDNN's attention are computed in tiles of 128 keys, of which it
+// takes those for full that hold a multiple of 64: with 64, 192 or 320 keys the places behind the
+// last one count as scores of zero, and a query whose own scores are all below -88 gets a gradient
+// that is not finite; so do the keys of a single query (pytorch/pytorch#196678,
+// NVIDIA/cudnn-frontend#1072). Its forward is right. A Perceiver resampler has 256 + 64 keys, and
+// nothing in a loss keeps scores from falling together, so such a step comes some day.
+// `torch_attention` leaves cuDNN out there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -108,6 +117,18 @@ at::Tensor attention(const PackedHeads& heads, const Segments& segments, const A
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const Segments& segments, KvCache& cache, std::size_t layer,
                      const AttentionRule& rule);
+
+// Torch's own attention: q [B, H, T, D], k and v [B, H', K, D] → [B, H, T, D], see Note [The last
+// tile of cuDNN's attention].
+struct TorchAttentionRule {
+  std::optional<double> scale;  // of query times key; none: 1 / sqrt(D)
+  bool causal = false;
+  double dropout = 0;
+};
+at::Tensor torch_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const at::Tensor& mask, const TorchAttentionRule& rule);
+// Whether so many queries and keys fill the tiles of cuDNN's gradients, or end where it sees it.
+bool cudnn_sees_the_end(std::int64_t queries, std::int64_t keys);
 
 // Alibi's slope of each head, as published: powers of 2^(-bias_max / heads), and for a number of
 // heads that is no power of two every second one of the next power first.

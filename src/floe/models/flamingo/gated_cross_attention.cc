@@ -107,11 +107,11 @@ at::Tensor MaskedCrossAttention::look(const at::Tensor& queries, const at::Tenso
     query = query.view({rows.rows, rows.length, heads_, dim_head_});
     const at::Tensor both = kv.index_select(0, looks.images)
                                 .view({rows.rows, looks.slots * latents, 2, heads_, dim_head_});
-    std::optional<at::Tensor> mask;
+    at::Tensor mask;
     if (looks.sees.defined()) mask = looks.sees.repeat_interleave(latents, -1);  // [rows, 1, T, K]
-    const at::Tensor seen = at::scaled_dot_product_attention(
-        query.transpose(1, 2), both.select(2, 0).transpose(1, 2), both.select(2, 1).transpose(1, 2),
-        mask, 0.0, false, 1 / std::sqrt(static_cast<double>(dim_head_)));
+    const at::Tensor seen =
+        nn::torch_attention(query.transpose(1, 2), both.select(2, 0).transpose(1, 2),
+                            both.select(2, 1).transpose(1, 2), mask, {});
     at::Tensor by_place = seen.transpose(1, 2).reshape({rows.rows, rows.length, inner});
     if (looks.blind.defined()) by_place = by_place.masked_fill(looks.blind, 0);
     mixed.push_back(by_place.view({rows.rows * rows.length, inner}));

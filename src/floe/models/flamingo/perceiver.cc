@@ -2,9 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
-
 #include "floe/kernels/rehearsal.h"
+#include "floe/nn/attention.h"
 
 namespace floe::models {
 
@@ -32,8 +31,7 @@ at::Tensor PerceiverAttention::forward(const at::Tensor& media, const at::Tensor
   const at::Tensor q = to_q_(own).view({images, -1, heads_, dim_head_}).transpose(1, 2);
   const auto kv = keys_and_values(media, own).view({images, -1, 2, heads_, dim_head_}).unbind(2);
   const at::Tensor mixed =
-      at::scaled_dot_product_attention(q, kv[0].transpose(1, 2), kv[1].transpose(1, 2), {}, 0.0,
-                                       false, 1 / std::sqrt(static_cast<double>(dim_head_)));
+      nn::torch_attention(q, kv[0].transpose(1, 2), kv[1].transpose(1, 2), {}, {});
   return to_out_(mixed.transpose(1, 2).reshape({images, -1, heads_ * dim_head_}));
 }
 

@@ -8,6 +8,7 @@
 #include "floe/core/error.h"
 #include "floe/kernels/kernels.h"
 #include "floe/kernels/rehearsal.h"
+#include "floe/nn/attention.h"
 #include "floe/nn/products/linear.h"
 
 namespace floe::models {
@@ -71,7 +72,7 @@ at::Tensor ViTBlock::attend(const at::Tensor& x) {
   const at::Tensor qkv = nn::linear(x, in_proj_weight_, in_proj_bias_)
                              .view({images, tokens, 3, spec_.heads, dim})
                              .permute({2, 0, 3, 1, 4});
-  const at::Tensor mixed = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]);
+  const at::Tensor mixed = nn::torch_attention(qkv[0], qkv[1], qkv[2], {}, {});
   return out_proj_(mixed.transpose(1, 2).reshape({images, tokens, spec_.width}));
 }
 
