@@ -175,18 +175,19 @@ Agreement Engine::agree(bool locally_finite, std::span<const double> values,
 
 at::Tensor Engine::gradient_norms() const {
   std::vector<at::Tensor> gradients;
-  std::vector<double> shares;
   for (const FlatGroup* group : state_->active) {
-    if (!group->gradient().defined()) continue;
-    gradients.push_back(group->gradient());
-    shares.push_back(1 / std::sqrt(group->plan().replicas));
+    const at::Tensor& slice = group->gradient();
+    if (!slice.defined()) continue;
+    // Of a slice that several ranks hold each one reads a part.
+    const std::int64_t replicas = group->plan().replicas, replica = group->replica();
+    const std::int64_t begin = slice.numel() * replica / replicas,
+                       end = slice.numel() * (replica + 1) / replicas;
+    if (begin < end) gradients.push_back(slice.slice(0, begin, end));
   }
   if (gradients.empty()) return at::zeros({1}, doubles_on(state_->context.device));
-  at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble);
-  if (norms.device() != state_->context.device) norms = to_device(norms, state_->context.device);
-  if (std::any_of(shares.begin(), shares.end(), [](double share) { return share != 1; }))
-    norms = norms * to_device(at::tensor(shares, at::kDouble), state_->context.device);
-  return norms;
+  const at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble);
+  return norms.device() == state_->context.device ? norms
+                                                  : to_device(norms, state_->context.device);
 }
 
 void Engine::clear_gradients() {

@@ -1,6 +1,7 @@
 #include "floe/nn/products/linear.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -15,6 +16,7 @@
 #include "floe/nn/activations/kept_products.h"
 #include "floe/nn/boundary.h"
 #include "floe/nn/fused.h"
+#include "floe/nn/products/gradient_place.h"
 #include "floe/nn/products/rows.h"
 
 namespace floe::nn {
@@ -138,6 +140,44 @@ struct CodedLinear : torch::autograd::Function<CodedLinear> {
   }
 };
 
+// What autograd's saved data takes.
+struct HeldPlace : torch::CustomClassHolder {
+  explicit HeldPlace(GradientPlacePtr what) : place(std::move(what)) {}
+  GradientPlacePtr place;
+};
+
+// A weight whose gradient has a place, see Note [Gradients in their place]. As at::linear,
+// bit for bit.
+struct PlacedLinear : torch::autograd::Function<PlacedLinear> {
+  static Variable forward(AutogradContext* context, const Variable& x, const Variable& weight,
+                          const MaybeTensor& maybe_bias) {
+    const at::Tensor bias = tensor_of(maybe_bias);
+    context->saved_data["trains_bias"] = bias.defined() && bias.requires_grad();
+    context->saved_data["place"] =
+        c10::IValue::make_capsule(c10::make_intrusive<HeldPlace>(gradient_place(weight)));
+    context->save_for_backward(x.requires_grad() ? variable_list{x, weight} : variable_list{x});
+    return at::linear(x, weight, some(bias));
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const auto held =
+        c10::static_intrusive_pointer_cast<HeldPlace>(context->saved_data["place"].toCapsule());
+    const at::Tensor slope = rows_of(grads[0]);
+    at::Tensor x_grad, bias_grad;
+    if (saved.size() > 1) x_grad = slope.mm(saved[1]).view(x.sizes());
+    if (context->saved_data["trains_bias"].toBool()) bias_grad = slope.sum(0);
+    return {x_grad, held->place->product(slope, rows_of(x)), bias_grad};
+  }
+};
+
+bool goes_to_its_place(const at::Tensor& x, const at::Tensor& weight) {
+  return at::GradMode::is_enabled() && weight.requires_grad() && gradient_place(weight) &&
+         x.dim() >= 2 && x.scalar_type() == weight.scalar_type() &&
+         !at::autocast::is_autocast_enabled(weight.device().type());
+}
+
 struct CodedGeluMlp : torch::autograd::Function<CodedGeluMlp> {
   static Variable forward(AutogradContext* context, const Variable& x, const Variable& up,
                           const MaybeTensor& up_bias, const Variable& down,
@@ -182,6 +222,7 @@ const WeightCodes* codes_of(const at::Tensor& weight) {
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (goes_to_its_place(x, weight)) return PlacedLinear::apply(x, weight, some(bias));
   if (!codes_of(weight)) return at::linear(x, weight, some(bias));
   return CodedLinear::apply(x, weight, some(bias));
 }

@@ -42,6 +42,7 @@ GroupGradient::GroupGradient(FlatGroup& group, Context& context, const comm::Mes
       context_(context),
       mesh_(mesh),
       filled_(group.plan().parameters.size(), false),
+      given_(filled_),
       arrived_(filled_) {}
 
 void GroupGradient::enter(GradientState next) {
@@ -52,9 +53,12 @@ void GroupGradient::enter(GradientState next) {
 }
 
 void GroupGradient::set_listener(GradientListener* listener) {
-  for (std::size_t i = 0; i < arrived_.size(); ++i)
+  listener_ = listener;
+  for (std::size_t i = 0; i < arrived_.size(); ++i) {
     torch::autograd::impl::set_post_acc_grad_hooks(
         group_.leaf(i), listener ? std::make_unique<GradientHook>(*listener, group_, i) : nullptr);
+    nn::set_gradient_place(group_.leaf(i), listener ? this : nullptr, i);
+  }
 }
 
 // ---- memory ----
@@ -92,15 +96,18 @@ void GroupGradient::open_buffer() {
   if (padding > 0) buffer_.narrow(0, plan.layout.numel(), padding).zero_();
 }
 
-bool GroupGradient::take_over(const at::Tensor& gradient) {
+bool GroupGradient::takes_over(at::ScalarType dtype) const {
   const PlannedGroup& plan = group_.plan();
   if (plan.parameters.size() != 1 || buffer_.defined() ||
-      plan.layout.padded_numel() != plan.layout.numel() ||
-      gradient.scalar_type() != plan.reduce_dtype || !gradient.is_contiguous())
+      plan.layout.padded_numel() != plan.layout.numel() || dtype != plan.reduce_dtype)
     return false;
   if (in_place() && (slice_.defined() || context_.gradients_stay)) return false;
   // An all-reduce writes, and this gradient may share memory with one that is still on its way.
-  if (plan.shard_size == 1 && plan.replicas > 1) return false;
+  return plan.shard_size > 1 || plan.replicas == 1;
+}
+
+bool GroupGradient::take_over(const at::Tensor& gradient) {
+  if (!gradient.is_contiguous() || !takes_over(gradient.scalar_type())) return false;
   buffer_ = gradient.view({-1});
   if (in_place()) slice_ = buffer_;
   return true;
@@ -113,6 +120,7 @@ void GroupGradient::close_buffer() {
                                                              group_.plan().gradient_bytes()));
   pooled_ = at::Tensor();
   filled_.assign(filled_.size(), false);
+  given_.assign(given_.size(), false);
 }
 
 // ---- from autograd into the buffer ----
@@ -138,20 +146,35 @@ bool GroupGradient::accumulate(std::size_t index) {
     return true;
   }
   open_buffer();
-  const FlatLayout& layout = group_.plan().layout;
-  at::Tensor place = buffer_.narrow(0, layout.offset(index), layout.numel(index))
-                         .view(group_.parameter(index).shape);
+  const at::Tensor place = place_of(index);
   if (filled_[index])
     place.add_(gradient);
-  else
+  else if (gradient.const_data_ptr() != place.const_data_ptr())
     place.copy_(gradient);
   gradient.reset();
+  given_[index] = false;
   filled_[index] = true;
   enter(GradientState::collecting);
   if (arrived_[index]) return false;
   arrived_[index] = true;
   num_arrived_ += 1;
   return complete();
+}
+
+at::Tensor GroupGradient::place_of(std::size_t index) const {
+  const FlatLayout& layout = group_.plan().layout;
+  return buffer_.narrow(0, layout.offset(index), layout.numel(index))
+      .view(group_.parameter(index).shape);
+}
+
+at::Tensor GroupGradient::take_place(std::size_t index, at::ScalarType dtype) {
+  if (dtype != group_.plan().reduce_dtype || filled_[index] || given_[index] || reducing() ||
+      takes_over(dtype))
+    return {};
+  listener_->before_gradient(group_);
+  open_buffer();
+  given_[index] = true;
+  return place_of(index);
 }
 
 // ---- from the buffer into the slice ----

@@ -2,10 +2,11 @@
 //
 // Note [Gradients]
 // A gradient that autograd has finished is moved into its place in a flat buffer of the reduction's
-// dtype at once and forgotten by the parameter; a group of one parameter takes it over as it is.
-// When the last parameter of the group has arrived, the buffer is the reduce-scatter's input. At
-// most one buffer is being reduced while the next one fills. Where nothing is sliced and dtypes
-// agree, the buffer is the gradient itself. GradientState says which of these are held when.
+// dtype at once and forgotten by the parameter; a group of one parameter takes it over as it is. A
+// linear layer's is there already, where its dtype is the buffer's: see Note [Gradients in their
+// place]. When the last parameter of the group has arrived, the buffer is the reduce-scatter's
+// input. At most one buffer is being reduced while the next one fills. Where nothing is sliced and
+// dtypes agree, the buffer is the gradient itself. GradientState says which of these are held when.
 //
 // Note [Sums over copies]
 // Where ranks hold copies of a slice, the reduce-scatter is followed by an all-reduce between
@@ -22,6 +23,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "floe/nn/products/gradient_place.h"
 #include "floe/shard/group/context.h"
 #include "floe/shard/states.h"
 
@@ -29,14 +31,17 @@ namespace floe::shard {
 
 class FlatGroup;
 
-// Told by autograd, on the thread that runs backward, that the gradient of a parameter is complete.
+// Told by autograd, on the thread that runs backward.
 class GradientListener {
  public:
   virtual ~GradientListener() = default;
+  // A gradient of the group is about to be written into its buffer, which may have to be opened.
+  virtual void before_gradient(FlatGroup& group) = 0;
+  // The gradient of a parameter is complete.
   virtual void on_gradient(FlatGroup& group, std::size_t index) = 0;
 };
 
-class GroupGradient {
+class GroupGradient final : public nn::GradientPlaces {
  public:
   GroupGradient(FlatGroup& group, Context& context, const comm::Mesh& mesh);
 
@@ -57,6 +62,8 @@ class GroupGradient {
   void begin_backward();
   // Called when autograd has finished the gradient of parameter `index`. True when it was the last.
   bool accumulate(std::size_t index);
+  // See Note [Gradients in their place].
+  at::Tensor take_place(std::size_t index, at::ScalarType dtype) override;
   // Every parameter has received its gradient in this backward.
   bool complete() const { return num_arrived_ == arrived_.size(); }
   // Something arrived since the last reduction.
@@ -96,7 +103,10 @@ class GroupGradient {
   // Memory for a slice: new, or, where gradients stay in place, always the same.
   at::Tensor slice_memory();
   void open_buffer();
-  // Makes the gradient itself the buffer, where it has its size, dtype and layout.
+  at::Tensor place_of(std::size_t index) const;
+  // A contiguous gradient of this dtype can be the buffer as it is.
+  bool takes_over(at::ScalarType dtype) const;
+  // Makes it the buffer, where it can.
   bool take_over(const at::Tensor& gradient);
   void close_buffer();
   bool buffer_is_slice() const {
@@ -117,6 +127,7 @@ class GroupGradient {
   Context& context_;
   const comm::Mesh& mesh_;
 
+  GradientListener* listener_ = nullptr;
   GradientState state_ = GradientState::none;
   at::Tensor slice_;            // [slice_numel], storage dtype
   at::Tensor kept_memory_;      // the slice's, where gradients stay in place
@@ -131,6 +142,7 @@ class GroupGradient {
   mutable SideOp flight_;       // of a copy into host memory: of the slice, or of ...
   mutable at::Tensor landing_;  // ... what is to be added to it
   std::vector<bool> filled_;    // which parameters have a value in `buffer_`
+  std::vector<bool> given_;     // ... were given their place in it, and have not arrived since
   std::vector<bool> arrived_;   // ... received one in this backward
   std::size_t num_arrived_ = 0;
 };

@@ -232,7 +232,7 @@ void PassRunner::enter_backward() {
   });
 }
 
-void PassRunner::on_gradient(FlatGroup& group, std::size_t index) {
+void PassRunner::before_gradient(FlatGroup& group) {
   enter_backward();
   // A reduction that is over gives its buffer back before the next one is opened. On the CPU,
   // where a reduction needs the same cores as backward, nothing is gained by opening a second
@@ -241,6 +241,10 @@ void PassRunner::on_gradient(FlatGroup& group, std::size_t index) {
   if (reducing_ &&
       (reducing_->buffer_is_free() || (opens && kernels::acts_as_cpu(context_.device))))
     free_reduced_buffer();
+}
+
+void PassRunner::on_gradient(FlatGroup& group, std::size_t index) {
+  before_gradient(group);
   if (!group.gradients().accumulate(index)) return;
   if (gradient_sync_ || !stays_whole(group)) reduce(group);
   for (const std::size_t unit : group.plan().units) units_[unit]->on_group_complete();

@@ -61,6 +61,7 @@ class PassRunner final : public BufferForecast, public GradientListener {
   void exit_unit(Unit& unit);
   // Something of a backward begins; the first call of one does something.
   void enter_backward();
+  void before_gradient(FlatGroup& group) override;
   void on_gradient(FlatGroup& group, std::size_t index) override;
 
   // ---- what they ask ----
