@@ -215,14 +215,14 @@ TEST_RANKS(Collectives, TrafficCountsCallsAndBytes, 2) {
   EXPECT_EQ(group.traffic().all_reduces, 2);
 }
 
-// Note [Direct collectives]: nothing for an all-gather, two chunks per peer for a sum.
+// Note [Direct collectives]: nothing for an all-gather, four chunks per peer for a sum.
 TEST_RANKS(Collectives, TemporaryMemoryIsTheWindow, 3) {
   auto& memory = diagnostics::MemoryCounter::install();
   auto world = World::join();
   Group& group = *world->group();
   const std::int64_t numel = 5 * kMiB / 4 + 3;  // 10 chunks and a bit, in fp32
   const at::Tensor whole = at::ones({3 * numel}), slice = at::ones({numel});
-  const std::int64_t window = 2 * 2 * kMiB / 2;
+  const std::int64_t window = 4 * 2 * kMiB / 2;  // chunks of half a MiB, of two other ranks
   const auto extra = [&](auto&& collective) {
     group.barrier("begin");
     const auto before = memory.current_bytes();

@@ -113,7 +113,9 @@ using Part = std::shared_ptr<Transfer>;
 constexpr std::chrono::seconds kTryAfter{1};
 constexpr std::uint32_t kTryTag = 0x7fff;  // no transfer has it, see take_tags
 
+// A sum receives in so many chunks of this size at once: one is added while others arrive.
 constexpr std::int64_t kChunkBytes = 512 * kKiB;
+constexpr std::int64_t kWindows = 4;
 // Below this an all-reduce sends everything to everybody: one trip instead of two.
 constexpr std::int64_t kSmallBytes = 32 * kKiB;
 
@@ -218,11 +220,26 @@ class GlooGroup final : public Group {
       const std::int64_t begin = std::min(p * share, flat.numel());
       slices.push_back({begin, std::min(begin + share, flat.numel()) - begin});
     }
-    const Tags tags = take_tags(share * flat.element_size(), num_chunks(share, flat) + 1);
-    return on_worker("all-reduce", label, [this, flat, reduce, slices, share, tags] {
+    const int chunks = num_chunks(share, flat);
+    const Tags tags = take_tags(share * flat.element_size(), 2 * chunks);
+    return on_worker("all-reduce", label, [this, flat, reduce, slices, chunks, tags] {
+      const std::int64_t chunk = chunk_numel(flat);
+      // A chunk of the sum can come only from a rank that has what this one still has in its place.
+      std::vector<Part> works;
+      for (int step = 1; step < size(); ++step) {
+        const int from = (rank() + size() - step) % size();
+        const Slice slice = slices[static_cast<std::size_t>(from)];
+        for (std::int64_t at = 0, c = chunks; at < slice.numel; at += chunk, ++c)
+          works.push_back(receive(
+              flat.narrow(0, slice.offset + at, std::min(chunk, slice.numel - at)), from, tags[c]));
+      }
       const Slice own = slices[static_cast<std::size_t>(rank())];
-      sum_slices(flat, slices, flat.narrow(0, own.offset, own.numel), divisor(reduce), tags);
-      exchange_slices(flat, slices, tags[num_chunks(share, flat)]);
+      sum_slices(flat, slices, flat.narrow(0, own.offset, own.numel), divisor(reduce), tags,
+                 [&](std::int64_t c, const at::Tensor& sum) {
+                   for (int step = 1; step < size(); ++step)
+                     works.push_back(send(sum, (rank() + step) % size(), tags[chunks + c]));
+                 });
+      for (const auto& work : works) finish(work);
     });
   }
 
@@ -345,9 +362,11 @@ class GlooGroup final : public Group {
     }
   }
 
-  // `output` becomes the sum over ranks of slice `rank()` of `input`. See Note [Ordered sums].
+  // `output` becomes the sum over ranks of slice `rank()` of `input`, see Note [Ordered sums]; each
+  // chunk of it is told as soon as it is there.
   void sum_slices(const at::Tensor& input, const std::vector<Slice>& slices,
-                  const at::Tensor& output, int divide, const Tags& tags) {
+                  const at::Tensor& output, int divide, const Tags& tags,
+                  const std::function<void(std::int64_t, const at::Tensor&)>& on_chunk = nullptr) {
     const std::int64_t chunk = chunk_numel(input);
     std::vector<Part> sends;
     for (int step = 1; step < size(); ++step) {
@@ -362,50 +381,39 @@ class GlooGroup final : public Group {
     const std::int64_t window_numel = std::min(chunk, std::max<std::int64_t>(own.numel, 1));
     // A row per peer: those after this rank move up by one.
     const auto row = [this](int from) { return from < rank() ? from : from - 1; };
-    at::Tensor windows = at::empty({2, size() - 1, window_numel}, input.options());
-    std::array<std::vector<Part>, 2> arriving;
+    const std::int64_t chunks = ceil_div(own.numel, chunk);
+    const std::int64_t ahead = std::min(kWindows, chunks);
+    at::Tensor windows = at::empty({ahead, size() - 1, window_numel}, input.options());
+    std::array<std::vector<Part>, kWindows> arriving;
     auto post = [&](std::int64_t c) {
       const std::int64_t numel = std::min(chunk, own.numel - c * chunk);
-      auto& works = arriving[static_cast<std::size_t>(c % 2)];
+      auto& works = arriving[static_cast<std::size_t>(c % kWindows)];
       works.assign(static_cast<std::size_t>(size()), {});
       for (int step = 1; step < size(); ++step) {
         const int from = (rank() + size() - step) % size();
         works[static_cast<std::size_t>(from)] =
-            receive(windows[c % 2][row(from)].narrow(0, 0, numel), from, tags[c]);
+            receive(windows[c % kWindows][row(from)].narrow(0, 0, numel), from, tags[c]);
       }
     };
-    const std::int64_t chunks = ceil_div(own.numel, chunk);
     OrderedSum sum(input.scalar_type(), window_numel);
-    if (chunks > 0) post(0);
+    for (std::int64_t c = 0; c < ahead; ++c) post(c);
     for (std::int64_t c = 0; c < chunks; ++c) {
-      if (c + 1 < chunks) post(c + 1);
       const std::int64_t numel = std::min(chunk, own.numel - c * chunk);
       sum.begin(numel);
       for (int from = 0; from < size(); ++from) {
         if (from == rank()) {
           sum.add(input.narrow(0, own.offset + c * chunk, numel).const_data_ptr());
         } else {
-          finish(arriving[static_cast<std::size_t>(c % 2)][static_cast<std::size_t>(from)]);
-          sum.add(windows[c % 2][row(from)].const_data_ptr());
+          finish(arriving[static_cast<std::size_t>(c % kWindows)][static_cast<std::size_t>(from)]);
+          sum.add(windows[c % kWindows][row(from)].const_data_ptr());
         }
       }
-      sum.finish(output.narrow(0, c * chunk, numel).mutable_data_ptr(), divide);
+      const at::Tensor result = output.narrow(0, c * chunk, numel);
+      sum.finish(result.mutable_data_ptr(), divide);
+      if (on_chunk) on_chunk(c, result);
+      if (c + ahead < chunks) post(c + ahead);
     }
     for (const auto& work : sends) finish(work);
-  }
-
-  // Every rank's slice of `flat` reaches all others, in place.
-  void exchange_slices(const at::Tensor& flat, const std::vector<Slice>& slices, int tag) {
-    std::vector<Part> works;
-    for (int p = 0; p < size(); ++p) {
-      const Slice slice = slices[static_cast<std::size_t>(p)];
-      if (p != rank() && slice.numel > 0)
-        works.push_back(receive(flat.narrow(0, slice.offset, slice.numel), p, tag));
-    }
-    const Slice own = slices[static_cast<std::size_t>(rank())];
-    for (int step = 1; step < size() && own.numel > 0; ++step)
-      works.push_back(send(flat.narrow(0, own.offset, own.numel), (rank() + step) % size(), tag));
-    for (const auto& work : works) finish(work);
   }
 
   // A binomial tree: who has it sends it to the rank that is furthest and has none, then to nearer
@@ -483,7 +491,9 @@ std::int64_t gloo_working_bytes(const FakeCollective& collective) {
   if (size < 2 || collective.kind == Kind::all_gather || collective.kind == Kind::broadcast)
     return 0;
   if (collective.kind == Kind::all_reduce && bytes <= kSmallBytes) return size * bytes;
-  return 2 * (size - 1) * std::min(kChunkBytes, ceil_div(bytes, size));  // see sum_slices
+  const std::int64_t share = ceil_div(bytes, size);
+  return (size - 1) * std::min(kWindows, ceil_div(share, kChunkBytes)) *
+         std::min(kChunkBytes, share);  // see sum_slices
 }
 
 GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
