@@ -4,7 +4,7 @@
 // Gloo's own all-gather and reduce-scatter go through full-size temporaries, and its reduce-scatter
 // moves as much as an all-reduce. For CPU tensors floe sends slices straight from one rank's tensor
 // into the other's with Gloo's send and receive: an all-gather needs no extra memory, a
-// reduce-scatter a constant window (two chunks per peer), and each rank sends exactly (W-1)/W of
+// reduce-scatter a constant window (four chunks per peer), and each rank sends exactly (W-1)/W of
 // the tensor. CUDA tensors, for which Gloo has no send, take Gloo's own collectives.
 // `abort` reaches sends and receives at once; one of Gloo's own collectives that is under way ends
 // with the timeout.
