@@ -19,6 +19,8 @@ namespace floe::nn {
 class GradientPlaces {
  public:
   virtual ~GradientPlaces() = default;
+  // Whether gradients of this dtype are ever taken there.
+  virtual bool takes(at::ScalarType dtype) const = 0;
   // Of the shape of parameter `index`, contiguous, to be filled by the backward that is running; or
   // undefined: nothing of this dtype can be taken there now.
   virtual at::Tensor take_place(std::size_t index, at::ScalarType dtype) = 0;
@@ -30,6 +32,7 @@ class GradientPlace final : public c10::BackendMeta {
  public:
   GradientPlace(GradientPlaces& places, std::size_t index) : places_(&places), index_(index) {}
 
+  bool takes(at::ScalarType dtype) const { return places_ && places_->takes(dtype); }
   // leftᵀ · right with left [rows, out] and right [rows, in], in the place or, if it cannot be had,
   // in memory of its own.
   at::Tensor product(const at::Tensor& left, const at::Tensor& right) const;

@@ -173,9 +173,12 @@ struct PlacedLinear : torch::autograd::Function<PlacedLinear> {
 };
 
 bool goes_to_its_place(const at::Tensor& x, const at::Tensor& weight) {
-  return at::GradMode::is_enabled() && weight.requires_grad() && gradient_place(weight) &&
-         x.dim() >= 2 && x.scalar_type() == weight.scalar_type() &&
-         !at::autocast::is_autocast_enabled(weight.device().type());
+  if (!at::GradMode::is_enabled() || !weight.requires_grad() || x.dim() < 2 ||
+      x.scalar_type() != weight.scalar_type() ||
+      at::autocast::is_autocast_enabled(x.is_cpu() ? at::kCPU : at::kCUDA))
+    return false;
+  const GradientPlacePtr place = gradient_place(weight);
+  return place && place->takes(x.scalar_type());
 }
 
 struct CodedGeluMlp : torch::autograd::Function<CodedGeluMlp> {

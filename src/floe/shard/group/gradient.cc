@@ -167,9 +167,12 @@ at::Tensor GroupGradient::place_of(std::size_t index) const {
       .view(group_.parameter(index).shape);
 }
 
+bool GroupGradient::takes(at::ScalarType dtype) const {
+  return dtype == group_.plan().reduce_dtype;
+}
+
 at::Tensor GroupGradient::take_place(std::size_t index, at::ScalarType dtype) {
-  if (dtype != group_.plan().reduce_dtype || filled_[index] || given_[index] || reducing() ||
-      takes_over(dtype))
+  if (!takes(dtype) || filled_[index] || given_[index] || reducing() || takes_over(dtype))
     return {};
   listener_->before_gradient(group_);
   open_buffer();

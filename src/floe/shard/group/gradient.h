@@ -63,6 +63,7 @@ class GroupGradient final : public nn::GradientPlaces {
   // Called when autograd has finished the gradient of parameter `index`. True when it was the last.
   bool accumulate(std::size_t index);
   // See Note [Gradients in their place].
+  bool takes(at::ScalarType dtype) const override;
   at::Tensor take_place(std::size_t index, at::ScalarType dtype) override;
   // Every parameter has received its gradient in this backward.
   bool complete() const { return num_arrived_ == arrived_.size(); }
