@@ -7,7 +7,6 @@
 
 #include <cmath>
 
-#include "floe/core/str.h"
 #include "floe/nn/attention.h"
 #include "tests/support/device.h"
 

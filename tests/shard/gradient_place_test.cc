@@ -9,7 +9,6 @@
 
 #include <map>
 
-#include "floe/core/str.h"
 #include "floe/nn/layers.h"
 #include "floe/nn/products/linear.h"
 #include "floe/shard/engine.h"

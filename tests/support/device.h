@@ -6,14 +6,16 @@
 #include <cstdlib>
 #include <string>
 
+#include "floe/core/error.h"
+
 namespace floe::test {
 
-// What FLOE_TEST_DEVICE names ("cuda"), else the CPU. Ranks share the one GPU.
+// The one GPU, which ranks share, with FLOE_TEST_DEVICE=cuda, else the CPU.
 inline c10::Device device() {
   const char* name = std::getenv("FLOE_TEST_DEVICE");
   if (name == nullptr) return c10::kCPU;
-  const c10::Device device{std::string(name)};
-  return device.is_cuda() ? c10::Device(c10::kCUDA, 0) : device;
+  require(std::string(name) == "cuda", "FLOE_TEST_DEVICE is '", name, "', not cuda");
+  return c10::Device(c10::kCUDA, 0);
 }
 
 }  // namespace floe::test

@@ -223,15 +223,14 @@ class GlooGroup final : public Group {
     const int chunks = num_chunks(share, flat);
     const Tags tags = take_tags(share * flat.element_size(), 2 * chunks);
     return on_worker("all-reduce", label, [this, flat, reduce, slices, chunks, tags] {
-      const std::int64_t chunk = chunk_numel(flat);
       // A chunk of the sum can come only from a rank that has what this one still has in its place.
       std::vector<Part> works;
       for (int step = 1; step < size(); ++step) {
         const int from = (rank() + size() - step) % size();
-        const Slice slice = slices[static_cast<std::size_t>(from)];
-        for (std::int64_t at = 0, c = chunks; at < slice.numel; at += chunk, ++c)
-          works.push_back(receive(
-              flat.narrow(0, slice.offset + at, std::min(chunk, slice.numel - at)), from, tags[c]));
+        for_chunks(flat, slices[static_cast<std::size_t>(from)],
+                   [&](std::int64_t c, const at::Tensor& sum) {
+                     works.push_back(receive(sum, from, tags[chunks + c]));
+                   });
       }
       const Slice own = slices[static_cast<std::size_t>(rank())];
       sum_slices(flat, slices, flat.narrow(0, own.offset, own.numel), divisor(reduce), tags,
@@ -293,6 +292,14 @@ class GlooGroup final : public Group {
   }
   static int num_chunks(std::int64_t numel, const at::Tensor& tensor) {
     return static_cast<int>(std::max<std::int64_t>(1, ceil_div(numel, chunk_numel(tensor))));
+  }
+
+  // f(c, its elements) for each chunk c of the slice.
+  template <class F>
+  static void for_chunks(const at::Tensor& flat, Slice slice, F&& f) {
+    const std::int64_t chunk = chunk_numel(flat);
+    for (std::int64_t at = 0, c = 0; at < slice.numel; at += chunk, ++c)
+      f(c, flat.narrow(0, slice.offset + at, std::min(chunk, slice.numel - at)));
   }
 
   // Every rank takes tags in the same order.
@@ -371,10 +378,10 @@ class GlooGroup final : public Group {
     std::vector<Part> sends;
     for (int step = 1; step < size(); ++step) {
       const int to = (rank() + step) % size();
-      const Slice slice = slices[static_cast<std::size_t>(to)];
-      for (std::int64_t at = 0, c = 0; at < slice.numel; at += chunk, ++c)
-        sends.push_back(send(input.narrow(0, slice.offset + at, std::min(chunk, slice.numel - at)),
-                             to, tags[c]));
+      for_chunks(input, slices[static_cast<std::size_t>(to)],
+                 [&](std::int64_t c, const at::Tensor& part) {
+                   sends.push_back(send(part, to, tags[c]));
+                 });
     }
 
     const Slice own = slices[static_cast<std::size_t>(rank())];

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
 #include <cmath>
@@ -99,11 +100,6 @@ class WithoutCudnn {
   bool before_;
 };
 
-bool is_differentiated(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return at::GradMode::is_enabled() &&
-         (q.requires_grad() || k.requires_grad() || v.requires_grad());
-}
-
 }  // namespace
 
 bool cudnn_sees_the_end(std::int64_t queries, std::int64_t keys) {
@@ -114,7 +110,8 @@ bool cudnn_sees_the_end(std::int64_t queries, std::int64_t keys) {
 at::Tensor torch_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& mask, const TorchAttentionRule& rule) {
   std::optional<WithoutCudnn> wrong_there;
-  if (q.is_cuda() && is_differentiated(q, k, v) && !cudnn_sees_the_end(q.size(2), k.size(2)))
+  if (q.is_cuda() && torch::autograd::compute_requires_grad(q, k, v) &&
+      !cudnn_sees_the_end(q.size(2), k.size(2)))
     wrong_there.emplace();
   return at::scaled_dot_product_attention(q, k, v, some(mask), rule.dropout, rule.causal,
                                           rule.scale, /*enable_gqa=*/q.size(1) != k.size(1));

@@ -4,6 +4,7 @@
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 #include <vector>
 
@@ -142,8 +143,7 @@ at::Tensor cudnn_attention(const at::Tensor& q, const at::Tensor& k, const at::T
   const auto by_sequence = [&](const at::Tensor& x) {  // [S, H, T, D]
     return x.view({-1, spans.longest, x.size(1), x.size(2)}).transpose(1, 2);
   };
-  const bool differentiable =
-      at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
+  const bool differentiable = torch::autograd::compute_requires_grad(q, k, v);
   const at::Tensor mixed = std::get<0>(at::_scaled_dot_product_cudnn_attention(
       by_sequence(q), by_sequence(k), by_sequence(v), /*attn_bias=*/{}, differentiable,
       /*dropout_p=*/0.0, rule.causal, /*return_debug_mask=*/false, rule.scale));
