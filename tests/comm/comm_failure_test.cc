@@ -182,11 +182,18 @@ void one_is_killed(const std::string& name, std::size_t which) {
   EXPECT_LT(clock.seconds(), 10);
 }
 
+// Large tensors go through sockets, on one host too, while the object lives; also in ranks that are
+// started meanwhile.
+struct OverSockets {
+  OverSockets() { setenv("FLOE_SAME_HOST_MEMORY", "0", 1); }
+  ~OverSockets() { unsetenv("FLOE_SAME_HOST_MEMORY"); }
+};
+
 // Rank 1 is killed while the data that rank 0 sends is half written: Gloo itself does not wake such
 // a send.
-TEST(Killed, WhileItIsBeingSentTo) {
+void killed_while_it_is_being_sent_to(const std::string& name) {
   if (!test::is_rank()) {
-    const auto outcome = test::start_ranks("Killed", "WhileItIsBeingSentTo", 2, 40s);
+    const auto outcome = test::start_ranks("Killed", name, 2, 40s);
     EXPECT_EQ(outcome.exit_codes[0], 0) << outcome.outputs[0];
     EXPECT_EQ(outcome.exit_codes[1], 128 + SIGKILL) << outcome.outputs[1];
     return;
@@ -212,6 +219,11 @@ TEST(Killed, WhileItIsBeingSentTo) {
       << text;
   EXPECT_LT(clock.seconds(), 10);
 }
+TEST(Killed, WhileItIsBeingSentTo) { killed_while_it_is_being_sent_to("WhileItIsBeingSentTo"); }
+TEST(Killed, WhileItIsBeingSentToOverSockets) {
+  const OverSockets sockets;
+  killed_while_it_is_being_sent_to("WhileItIsBeingSentToOverSockets");
+}
 
 // The connections of this process to other ranks; those to the store stay out.
 std::vector<int> connections() {
@@ -229,9 +241,9 @@ std::vector<int> connections() {
 }
 
 // The same, but rank 1 lives on, if only just: its connection ends, and no control plane tells.
-TEST(Lost, WhileItIsBeingSentTo) {
+void lost_while_it_is_being_sent_to(const std::string& name) {
   if (!test::is_rank()) {
-    const auto outcome = test::start_ranks("Lost", "WhileItIsBeingSentTo", 2, 40s);
+    const auto outcome = test::start_ranks("Lost", name, 2, 40s);
     EXPECT_EQ(outcome.exit_codes[0], 0) << outcome.outputs[0];
     EXPECT_EQ(outcome.exit_codes[1], 128 + SIGKILL) << outcome.outputs[1];
     return;
@@ -268,6 +280,11 @@ TEST(Lost, WhileItIsBeingSentTo) {
   EXPECT_TRUE(has(text, "the connection to rank 1 is lost")) << text;
   EXPECT_LT(clock.seconds(), 10);
   EXPECT_EQ(kill(stopped, SIGKILL), 0);
+}
+TEST(Lost, WhileItIsBeingSentTo) { lost_while_it_is_being_sent_to("WhileItIsBeingSentTo"); }
+TEST(Lost, WhileItIsBeingSentToOverSockets) {
+  const OverSockets sockets;
+  lost_while_it_is_being_sent_to("WhileItIsBeingSentToOverSockets");
 }
 
 TEST(Killed, AllGather) { one_is_killed("AllGather", 0); }

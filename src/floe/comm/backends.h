@@ -3,9 +3,10 @@
 // Note [Direct collectives]
 // Gloo's own all-gather and reduce-scatter go through full-size temporaries, and its reduce-scatter
 // moves as much as an all-reduce. For CPU tensors floe sends slices straight from one rank's tensor
-// into the other's with Gloo's send and receive: an all-gather needs no extra memory, a
-// reduce-scatter a constant window (four chunks per peer), and each rank sends exactly (W-1)/W of
-// the tensor. CUDA tensors, for which Gloo has no send, take Gloo's own collectives.
+// into the other's, with Gloo's send and receive or, on one host, as in Note [Memory of one host]:
+// an all-gather needs no extra memory, a reduce-scatter a constant window (four chunks per peer),
+// and each rank sends exactly (W-1)/W of the tensor. CUDA tensors, for which Gloo has no send, take
+// Gloo's own collectives.
 // `abort` reaches sends and receives at once; one of Gloo's own collectives that is under way ends
 // with the timeout.
 #pragma once
@@ -30,10 +31,11 @@ struct NetworkPlace {
   std::string address;    // of this host
 };
 // Collective: all ranks of the group meet at the store.
-// `names` are those of its ranks, for messages.
+// `names` are those of its ranks, for messages; `here` the ranks of this host, which all of them
+// say alike (see Note [Memory of one host]).
 GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                         std::vector<std::string> names, std::chrono::milliseconds timeout,
-                         const NetworkPlace& place);
+                         std::vector<std::string> names, const std::vector<int>& here,
+                         std::chrono::milliseconds timeout, const NetworkPlace& place);
 
 // Whether this build can make NCCL groups.
 bool has_nccl();

@@ -321,9 +321,17 @@ struct World::State {
     if (size == 1) return make_fake_group(name, 0, 1);  // alone: nothing to exchange
     const auto keys = c10::make_intrusive<c10d::PrefixStore>("group/" + name, store);
     if (backend == Backend::nccl) return make_nccl_group(name, keys, rank, size, timeout, device);
+    const std::vector<control::Member>& members = control->members();
     std::vector<std::string> names;
-    for (const int member : ranks) names.push_back(control->name_of(member));
-    return make_gloo_group(name, keys, rank, std::move(names), timeout, {interface, own_address()});
+    std::vector<int> here;
+    for (int i = 0; i < size; ++i) {
+      const auto member = static_cast<std::size_t>(ranks[static_cast<std::size_t>(i)]);
+      names.push_back(control->name_of(static_cast<int>(member)));
+      if (members[member].host_id == members[static_cast<std::size_t>(place.rank)].host_id)
+        here.push_back(i);
+    }
+    return make_gloo_group(name, keys, rank, std::move(names), here, timeout,
+                           {interface, own_address()});
   }
 };
 

@@ -3,133 +3,34 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <future>
-#include <mutex>
-#include <set>
-#include <thread>
+#include <memory>
+#include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
 #include "floe/comm/backends.h"
+#include "floe/comm/gloo/host_memory.h"
+#include "floe/comm/gloo/transfers.h"
+#include "floe/comm/gloo/worker.h"
 #include "floe/comm/ordered_sum.h"
-#include "floe/comm/watch.h"
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
-#include "floe/core/hash.h"
+#include "floe/core/log.h"
 
 namespace floe::comm {
 namespace {
-
-// One thread that runs jobs in the order they were given: the CPU's communication stream.
-class Worker {
- public:
-  Worker() : thread_([this] { loop(); }) {}
-  // Runs what is queued, then ends the thread.
-  ~Worker() {
-    {
-      std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
-
-  // The future carries what the job threw. When it is ready the job, and what it held, is gone.
-  std::future<void> post(std::function<void()> job) {
-    Task task{std::move(job), {}};
-    auto result = task.done.get_future();
-    {
-      std::lock_guard lock(mutex_);
-      jobs_.push_back(std::move(task));
-    }
-    changed_.notify_one();
-    return result;
-  }
-
- private:
-  struct Task {
-    std::function<void()> job;
-    std::promise<void> done;
-  };
-
-  void loop() {
-    for (;;) {
-      Task task;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
-        if (jobs_.empty()) return;
-        task = std::move(jobs_.front());
-        jobs_.pop_front();
-      }
-      std::exception_ptr failure;
-      try {
-        task.job();
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      task.job = nullptr;
-      if (failure)
-        task.done.set_exception(failure);
-      else
-        task.done.set_value();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> jobs_;
-  bool stop_ = false;
-  std::thread thread_;
-};
-
-using C10dWork = c10::intrusive_ptr<c10d::Work>;
-using Clock = std::chrono::steady_clock;
-
-// A send or receive under way. Who drops the last reference frees its tensor, whoever watches it (a
-// weak intrusive pointer would keep that).
-struct Transfer {
-  C10dWork work;
-  int peer = 0;
-  Clock::time_point begin = Clock::now();
-};
-using Part = std::shared_ptr<Transfer>;
-
-// Note [Sends to a rank that is gone]
-// Gloo wakes what waits on a connection that breaks, except for a send whose data was already being
-// written (its queue of writes is passed over): such a send would wait until the timeout. So a
-// transfer that takes long has its connection tried: on a broken one Gloo refuses to begin a
-// receive. The receive that is begun on one that works has a tag of its own and never ends.
-constexpr std::chrono::seconds kTryAfter{1};
-constexpr std::uint32_t kTryTag = 0x7fff;  // no transfer has it, see take_tags
 
 // A sum receives in so many chunks of this size at once: one is added while others arrive.
 constexpr std::int64_t kChunkBytes = 512 * kKiB;
 constexpr std::int64_t kWindows = 4;
 // Below this an all-reduce sends everything to everybody: one trip instead of two.
 constexpr std::int64_t kSmallBytes = 32 * kKiB;
-
-// Note [Tags]
-// A tag matches a send with its receive. Its lower half counts; its upper half is made of the size
-// of what a rank sends to another, so that ranks which go different ways never get data that does
-// not fit (Gloo ends the process on more than was asked for, and takes less without a word): they
-// wait, and time out. Where the sizes fit, the ranks go on until they compare what they did.
-struct Tags {
-  std::uint32_t first = 0, sort = 0;
-  int operator[](std::int64_t i) const {
-    return static_cast<int>(sort << 16 | ((first + static_cast<std::uint32_t>(i)) & 0xffff));
-  }
-};
 
 struct Slice {
   std::int64_t offset = 0, numel = 0;
@@ -139,21 +40,34 @@ std::int64_t bytes_of(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(tensor.nbytes());
 }
 
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
+using Loan = HostMemory::Loan;
+using Loans = HostMemory::Loans;
+
 class GlooGroup final : public Group {
  public:
   GlooGroup(std::string name, int rank, std::vector<std::string> names,
             c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::chrono::milliseconds timeout)
       : Group(std::move(name), rank, static_cast<int>(names.size())),
-        gloo_(std::move(gloo)),
+        gloo_(gloo),
         timeout_(timeout),
-        names_(std::move(names)) {}
+        transfers_(std::move(gloo), std::move(names), timeout),
+        memory_(transfers_, rank, size()) {}
   // What is still queued waits for ranks that may never answer: it fails instead.
   ~GlooGroup() override { GlooGroup::abort("the group ends"); }
 
+  // Collective.
+  void meet(const std::vector<int>& here, bool wants_memory) {
+    memory_.meet(here, wants_memory);
+    if (memory_.num_reached() > 0) gathers_.emplace();
+    log::debug("group ", name(), ": ", memory_.num_reached(), " of ", size() - 1,
+               " other ranks read this one's memory, and it theirs");
+  }
+
   using Group::abort;
   void abort(const std::string& why) override {
-    std::lock_guard lock(issue_);
-    give_up(why);
+    memory_.take_back();
+    transfers_.give_up(why);
   }
 
  protected:
@@ -166,19 +80,34 @@ class GlooGroup final : public Group {
     const at::Tensor own = flat.narrow(0, rank() * numel, numel);
     if (own.const_data_ptr() != input.const_data_ptr() && numel > 0)
       std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
-    const int tag = take_tags(bytes_of(input))[0];
+    const std::int64_t bytes = bytes_of(input);
+    const Tags tags = transfers_.take_tags(bytes);
     std::vector<Part> parts;
+    const auto reads = std::make_shared<Reads>(memory_);
     guarded("all-gather", label, [&] {
       for (int step = 1; step < size(); ++step) {
-        const int from = (rank() + size() - step) % size();
-        parts.push_back(receive(flat.narrow(0, from * numel, numel), from, tag));
+        const int from = before(step);
+        const at::Tensor place = flat.narrow(0, from * numel, numel);
+        if (memory_.reaches(from, bytes))
+          reads->borrowed.push_back({Loan(memory_, Patience::none, from, tags), place});
+        else
+          parts.push_back(transfers_.receive(place, from, tags[0]));
       }
-      for (int step = 1; step < size(); ++step)
-        parts.push_back(send(own, (rank() + step) % size(), tag));
+      for (int step = 1; step < size(); ++step) {
+        const int to = behind(step);
+        if (memory_.reaches(to, bytes))
+          reads->lent.lend(own, to, tags);
+        else
+          parts.push_back(transfers_.send(own, to, tags[0]));
+      }
     });
-    return Work([this, label, parts = std::move(parts)] {
+    std::shared_ptr<std::future<void>> read;
+    if (!reads->borrowed.empty())
+      read = std::make_shared<std::future<void>>(gathers_->post([reads] { reads->run(); }));
+    return Work([this, label, parts = std::move(parts), read] {
       guarded("all-gather", label, [&] {
-        for (const auto& part : parts) finish(part);
+        for (const auto& part : parts) transfers_.finish(part);
+        if (read) finish_in_time(*read);
       });
     });
   }
@@ -194,9 +123,13 @@ class GlooGroup final : public Group {
     const std::int64_t numel = output.numel();
     std::vector<Slice> slices(static_cast<std::size_t>(size()));
     for (int p = 0; p < size(); ++p) slices[static_cast<std::size_t>(p)] = {p * numel, numel};
-    const Tags tags = take_tags(bytes_of(output), num_chunks(numel, input));
+    const Tags tags = transfers_.take_tags(bytes_of(output), num_chunks(numel, input));
     return on_worker("reduce-scatter", label, [this, output, input, reduce, slices, tags] {
-      sum_slices(input.view({-1}), slices, output.view({-1}), divisor(reduce), tags);
+      std::vector<Part> sends;
+      Loans lent(memory_, Patience::timeout);
+      sum_slices(input.view({-1}), slices, output.view({-1}), divisor(reduce), tags, sends, lent);
+      for (const auto& part : sends) transfers_.finish(part);
+      lent.settle();
     });
   }
 
@@ -210,7 +143,7 @@ class GlooGroup final : public Group {
     }
     const at::Tensor flat = tensor.view({-1});
     if (bytes_of(flat) <= kSmallBytes) {
-      const int tag = take_tags(bytes_of(flat))[0];
+      const int tag = transfers_.take_tags(bytes_of(flat))[0];
       return on_worker("all-reduce", label,
                        [this, flat, reduce, tag] { sum_everything(flat, divisor(reduce), tag); });
     }
@@ -220,25 +153,10 @@ class GlooGroup final : public Group {
       const std::int64_t begin = std::min(p * share, flat.numel());
       slices.push_back({begin, std::min(begin + share, flat.numel()) - begin});
     }
-    const int chunks = num_chunks(share, flat);
-    const Tags tags = take_tags(share * flat.element_size(), 2 * chunks);
-    return on_worker("all-reduce", label, [this, flat, reduce, slices, chunks, tags] {
-      // A chunk of the sum can come only from a rank that has what this one still has in its place.
-      std::vector<Part> works;
-      for (int step = 1; step < size(); ++step) {
-        const int from = (rank() + size() - step) % size();
-        for_chunks(flat, slices[static_cast<std::size_t>(from)],
-                   [&](std::int64_t c, const at::Tensor& sum) {
-                     works.push_back(receive(sum, from, tags[chunks + c]));
-                   });
-      }
-      const Slice own = slices[static_cast<std::size_t>(rank())];
-      sum_slices(flat, slices, flat.narrow(0, own.offset, own.numel), divisor(reduce), tags,
-                 [&](std::int64_t c, const at::Tensor& sum) {
-                   for (int step = 1; step < size(); ++step)
-                     works.push_back(send(sum, (rank() + step) % size(), tags[chunks + c]));
-                 });
-      for (const auto& work : works) finish(work);
+    const Tags tags =
+        transfers_.take_tags(share * flat.element_size(), 2 * num_chunks(share, flat));
+    return on_worker("all-reduce", label, [this, flat, reduce, slices, tags] {
+      sum_and_gather(flat, slices, divisor(reduce), tags);
     });
   }
 
@@ -250,11 +168,32 @@ class GlooGroup final : public Group {
       return wrap("broadcast", label, gloo_->broadcast(tensors, options));
     }
     const at::Tensor flat = tensor.view({-1});
-    const int tag = take_tags(bytes_of(flat))[0];
-    return on_worker("broadcast", label, [this, flat, root, tag] { pass_on(flat, root, tag); });
+    const Tags tags = transfers_.take_tags(bytes_of(flat));
+    return on_worker("broadcast", label, [this, flat, root, tags] { pass_on(flat, root, tags); });
   }
 
  private:
+  // What an all-gather reads of others and they of this rank. It begins when it is issued, but the
+  // time that it may take is counted from when it is waited for.
+  struct Reads {
+    struct Borrowed {
+      Loan loan;
+      at::Tensor place;
+    };
+    Loans lent;
+    std::vector<Borrowed> borrowed;
+
+    explicit Reads(HostMemory& memory) : lent(memory, Patience::none) {}
+    void run() {
+      for (Borrowed& one : borrowed) {
+        one.loan.open(bytes_of(one.place));
+        one.loan.read(0, one.place);
+        one.loan.close();
+      }
+      lent.settle();
+    }
+  };
+
   // Runs f and gives what it throws a place and a cause.
   template <class F>
   void guarded(const char* kind, const std::string& label, F&& f) const {
@@ -285,7 +224,16 @@ class GlooGroup final : public Group {
         [done] { return done->wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
   }
 
+  void finish_in_time(std::future<void>& job) {
+    if (job.wait_for(timeout_) != std::future_status::ready) transfers_.time_out();
+    job.get();
+  }
+
   int divisor(Reduce reduce) const { return reduce == Reduce::average ? size() : 1; }
+
+  // The ranks around this one, so that not all begin with the same.
+  int before(int step) const { return (rank() + size() - step) % size(); }
+  int behind(int step) const { return (rank() + step) % size(); }
 
   static std::int64_t chunk_numel(const at::Tensor& tensor) {
     return kChunkBytes / static_cast<std::int64_t>(tensor.element_size());
@@ -301,117 +249,73 @@ class GlooGroup final : public Group {
     for (std::int64_t at = 0, c = 0; at < slice.numel; at += chunk, ++c)
       f(c, flat.narrow(0, slice.offset + at, std::min(chunk, slice.numel - at)));
   }
-
-  // Every rank takes tags in the same order.
-  Tags take_tags(std::int64_t bytes, int count = 1) {
-    return {next_tag_.fetch_add(static_cast<std::uint32_t>(count)),
-            static_cast<std::uint32_t>(mix64(static_cast<std::uint64_t>(bytes)) % kTryTag)};
+  static at::Tensor slice_of(const at::Tensor& flat, Slice slice) {
+    return flat.narrow(0, slice.offset, slice.numel);
   }
-
-  Part send(const at::Tensor& tensor, int to, int tag) {
-    std::vector<at::Tensor> tensors{tensor};
-    std::lock_guard lock(issue_);
-    return tracked(to, [&] { return gloo_->send(tensors, to, tag); });
-  }
-  Part receive(const at::Tensor& tensor, int from, int tag) {
-    std::vector<at::Tensor> tensors{tensor};
-    std::lock_guard lock(issue_);
-    return tracked(from, [&] { return gloo_->recv(tensors, from, tag); });
-  }
-
-  // Issues a send or receive that `abort` can reach; the lock is held.
-  template <class F>
-  Part tracked(int peer, F&& issue) {
-    require(given_up_.empty(), given_up_);
-    const auto part = std::make_shared<Transfer>(Transfer{issue(), peer});
-    if (under_way_.size() >= 256)
-      std::erase_if(under_way_, [](const auto& other) { return other.expired(); });
-    under_way_.emplace_back(part);
-    return part;
-  }
-  void finish(const Part& part) {
-    try {
-      if (part->work->wait(timeout_)) return;
-    } catch (const std::exception& e) {
-      throw Error(str("nothing came from or went to ", name_of(part->peer), ": ", cause_of(e)));
-    }
-    std::lock_guard lock(issue_);
-    throw Error(given_up_);
-  }
-  // What is under way fails, and what comes later; the first reason counts. The lock is held.
-  void give_up(const std::string& reason) {
-    if (given_up_.empty()) given_up_ = reason;
-    for (const auto& part : under_way_)
-      if (const Part alive = part.lock()) alive->work->abort();
-  }
-
-  // See Note [Sends to a rank that is gone]. Returns true when there is nothing left to try.
-  bool try_slow_connections() {
-    std::lock_guard lock(issue_);
-    if (!given_up_.empty()) return true;
-    std::set<int> tried;
-    for (const auto& watched : under_way_) {
-      const Part part = watched.lock();
-      if (!part || Clock::now() - part->begin < kTryAfter) continue;
-      if (!tried.insert(part->peer).second || is_connected(part->peer)) continue;
-      give_up(str("the connection to ", name_of(part->peer), " is lost"));
-      return true;
-    }
-    return false;
-  }
-  bool is_connected(int peer) {
-    try {
-      std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
-      gloo_->recv(nothing, peer, Tags{0, kTryTag}[0]);
-      return true;
-    } catch (const std::exception&) {
-      return false;
-    }
+  // Whether slices, the first of which is the longest, go from memory to memory.
+  bool reaches(int peer, const at::Tensor& flat, const std::vector<Slice>& slices) const {
+    return memory_.reaches(peer, slices.front().numel * flat.element_size());
   }
 
   // `output` becomes the sum over ranks of slice `rank()` of `input`, see Note [Ordered sums]; each
-  // chunk of it is told as soon as it is there.
+  // chunk of it is told as soon as it is there. What this rank gives is under way in `sends` and
+  // `lent`.
   void sum_slices(const at::Tensor& input, const std::vector<Slice>& slices,
-                  const at::Tensor& output, int divide, const Tags& tags,
+                  const at::Tensor& output, int divide, const Tags& tags, std::vector<Part>& sends,
+                  Loans& lent,
                   const std::function<void(std::int64_t, const at::Tensor&)>& on_chunk = nullptr) {
     const std::int64_t chunk = chunk_numel(input);
-    std::vector<Part> sends;
-    for (int step = 1; step < size(); ++step) {
-      const int to = (rank() + step) % size();
-      for_chunks(input, slices[static_cast<std::size_t>(to)],
-                 [&](std::int64_t c, const at::Tensor& part) {
-                   sends.push_back(send(part, to, tags[c]));
-                 });
-    }
-
     const Slice own = slices[static_cast<std::size_t>(rank())];
     const std::int64_t window_numel = std::min(chunk, std::max<std::int64_t>(own.numel, 1));
+    OrderedSum sum(input.scalar_type(), window_numel);
+    for (int step = 1; step < size(); ++step) {
+      const Slice slice = slices[static_cast<std::size_t>(behind(step))];
+      if (reaches(behind(step), input, slices))
+        lent.lend(slice_of(input, slice), behind(step), tags);
+      else
+        for_chunks(input, slice, [&](std::int64_t c, const at::Tensor& part) {
+          sends.push_back(transfers_.send(part, behind(step), tags[c]));
+        });
+    }
+
     // A row per peer: those after this rank move up by one.
     const auto row = [this](int from) { return from < rank() ? from : from - 1; };
     const std::int64_t chunks = ceil_div(own.numel, chunk);
     const std::int64_t ahead = std::min(kWindows, chunks);
     at::Tensor windows = at::empty({ahead, size() - 1, window_numel}, input.options());
+    std::vector<std::optional<Loan>> borrowed(static_cast<std::size_t>(size()));
+    for (int from = 0; from < size(); ++from)
+      if (from != rank() && reaches(from, input, slices))
+        borrowed[static_cast<std::size_t>(from)].emplace(memory_, Patience::timeout, from, tags);
     std::array<std::vector<Part>, kWindows> arriving;
     auto post = [&](std::int64_t c) {
       const std::int64_t numel = std::min(chunk, own.numel - c * chunk);
       auto& works = arriving[static_cast<std::size_t>(c % kWindows)];
       works.assign(static_cast<std::size_t>(size()), {});
       for (int step = 1; step < size(); ++step) {
-        const int from = (rank() + size() - step) % size();
-        works[static_cast<std::size_t>(from)] =
-            receive(windows[c % kWindows][row(from)].narrow(0, 0, numel), from, tags[c]);
+        const auto from = static_cast<std::size_t>(before(step));
+        if (!borrowed[from])
+          works[from] = transfers_.receive(
+              windows[c % kWindows][row(before(step))].narrow(0, 0, numel), before(step), tags[c]);
       }
     };
-    OrderedSum sum(input.scalar_type(), window_numel);
     for (std::int64_t c = 0; c < ahead; ++c) post(c);
+    for (auto& loan : borrowed)
+      if (loan) loan->open(own.numel * input.element_size());
     for (std::int64_t c = 0; c < chunks; ++c) {
       const std::int64_t numel = std::min(chunk, own.numel - c * chunk);
       sum.begin(numel);
       for (int from = 0; from < size(); ++from) {
+        const auto peer = static_cast<std::size_t>(from);
         if (from == rank()) {
           sum.add(input.narrow(0, own.offset + c * chunk, numel).const_data_ptr());
+        } else if (borrowed[peer]) {
+          // Always the same window, which stays in the cache.
+          const at::Tensor window = windows[0][row(from)].narrow(0, 0, numel);
+          borrowed[peer]->read(c * kChunkBytes, window);
+          sum.add(window.const_data_ptr());
         } else {
-          finish(arriving[static_cast<std::size_t>(c % kWindows)][static_cast<std::size_t>(from)]);
+          transfers_.finish(arriving[static_cast<std::size_t>(c % kWindows)][peer]);
           sum.add(windows[c % kWindows][row(from)].const_data_ptr());
         }
       }
@@ -420,22 +324,76 @@ class GlooGroup final : public Group {
       if (on_chunk) on_chunk(c, result);
       if (c + ahead < chunks) post(c + ahead);
     }
-    for (const auto& work : sends) finish(work);
+    for (auto& loan : borrowed)
+      if (loan) loan->close();
+  }
+
+  // Each rank sums its slice and gives the sum to the others.
+  void sum_and_gather(const at::Tensor& flat, const std::vector<Slice>& slices, int divide,
+                      const Tags& tags) {
+    constexpr int kOfSums = 2;  // the messages
+    const int chunks = num_chunks(slices.front().numel, flat);
+    // A chunk of the sum can come only from a rank that has what this one still has in its place.
+    std::vector<Part> works;
+    Loans lent(memory_, Patience::timeout);
+    for (int step = 1; step < size(); ++step)
+      if (!reaches(before(step), flat, slices))
+        for_chunks(flat, slices[static_cast<std::size_t>(before(step))],
+                   [&](std::int64_t c, const at::Tensor& sum) {
+                     works.push_back(transfers_.receive(sum, before(step), tags[chunks + c]));
+                   });
+    const at::Tensor own = slice_of(flat, slices[static_cast<std::size_t>(rank())]);
+    sum_slices(flat, slices, own, divide, tags, works, lent,
+               [&](std::int64_t c, const at::Tensor& sum) {
+                 for (int step = 1; step < size(); ++step)
+                   if (!reaches(behind(step), flat, slices))
+                     works.push_back(transfers_.send(sum, behind(step), tags[chunks + c]));
+               });
+    for (int step = 1; step < size(); ++step)
+      if (reaches(behind(step), flat, slices)) lent.lend(own, behind(step), tags, kOfSums);
+    for (int step = 1; step < size(); ++step) {
+      if (!reaches(before(step), flat, slices)) continue;
+      const at::Tensor place = slice_of(flat, slices[static_cast<std::size_t>(before(step))]);
+      Loan sum(memory_, Patience::timeout, before(step), tags, kOfSums);
+      sum.open(bytes_of(place));
+      sum.read(0, place);
+      sum.close();
+    }
+    for (const auto& work : works) transfers_.finish(work);
+    lent.settle();
   }
 
   // A binomial tree: who has it sends it to the rank that is furthest and has none, then to nearer
   // ones.
-  void pass_on(const at::Tensor& flat, int root, int tag) {
+  void pass_on(const at::Tensor& flat, int root, const Tags& tags) {
     if (flat.numel() == 0) return;
     const int place = (rank() - root + size()) % size();
     const auto rank_at = [&](int other) { return (other + root) % size(); };
     int reach = 1;  // how many ranks this one serves, itself included
     while (reach < size() && place % (2 * reach) == 0) reach *= 2;
-    if (place != 0) finish(receive(flat, rank_at(place - reach), tag));
+    if (place != 0) take(flat, rank_at(place - reach), tags);
     std::vector<Part> sends;
-    for (int step = reach / 2; step >= 1; step /= 2)
-      if (place + step < size()) sends.push_back(send(flat, rank_at(place + step), tag));
-    for (const auto& part : sends) finish(part);
+    Loans lent(memory_, Patience::timeout);
+    for (int step = reach / 2; step >= 1; step /= 2) {
+      if (place + step >= size()) continue;
+      const int to = rank_at(place + step);
+      if (memory_.reaches(to, bytes_of(flat)))
+        lent.lend(flat, to, tags);
+      else
+        sends.push_back(transfers_.send(flat, to, tags[0]));
+    }
+    for (const auto& part : sends) transfers_.finish(part);
+    lent.settle();
+  }
+
+  // All of a tensor, from a rank that sends or lends it.
+  void take(const at::Tensor& flat, int from, const Tags& tags) {
+    if (!memory_.reaches(from, bytes_of(flat)))
+      return transfers_.finish(transfers_.receive(flat, from, tags[0]));
+    Loan loan(memory_, Patience::timeout, from, tags);
+    loan.open(bytes_of(flat));
+    loan.read(0, flat);
+    loan.close();
   }
 
   void sum_everything(const at::Tensor& flat, int divide, int tag) {
@@ -443,10 +401,10 @@ class GlooGroup final : public Group {
     at::Tensor others = at::empty({size(), flat.numel()}, flat.options());
     std::vector<Part> works;
     for (int p = 0; p < size(); ++p)
-      if (p != rank()) works.push_back(receive(others[p], p, tag));
+      if (p != rank()) works.push_back(transfers_.receive(others[p], p, tag));
     for (int p = 0; p < size(); ++p)
-      if (p != rank()) works.push_back(send(flat, p, tag));
-    for (const auto& work : works) finish(work);
+      if (p != rank()) works.push_back(transfers_.send(flat, p, tag));
+    for (const auto& work : works) transfers_.finish(work);
     OrderedSum sum(flat.scalar_type(), flat.numel());
     sum.begin(flat.numel());
     for (int p = 0; p < size(); ++p)
@@ -454,18 +412,14 @@ class GlooGroup final : public Group {
     sum.finish(flat.mutable_data_ptr(), divide);
   }
 
-  const std::string& name_of(int peer) const { return names_[static_cast<std::size_t>(peer)]; }
-
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   std::chrono::milliseconds timeout_;
-  const std::vector<std::string> names_;
-  std::mutex issue_;      // Gloo's group is called from the caller's thread and from the worker
-  std::string given_up_;  // why; empty while the group can be used
-  std::vector<std::weak_ptr<Transfer>> under_way_;
-  std::atomic<std::uint32_t> next_tag_{0};
-  // Last members: their threads end before what they use.
+  Transfers transfers_;
+  HostMemory memory_;
+  // Last members: their threads end before what they use. Gathers have one of their own, so that
+  // those which are issued ahead do not wait behind sums; where nothing is read there is none.
   Worker worker_;
-  Watch slow_connections_{kTryAfter, [this] { return try_slow_connections(); }};
+  std::optional<Worker> gathers_;
 };
 
 // A handler that the program set itself stays.
@@ -504,9 +458,10 @@ std::int64_t gloo_working_bytes(const FakeCollective& collective) {
 }
 
 GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                         std::vector<std::string> names, std::chrono::milliseconds timeout,
-                         const NetworkPlace& place) {
+                         std::vector<std::string> names, const std::vector<int>& here,
+                         std::chrono::milliseconds timeout, const NetworkPlace& place) {
   const int size = static_cast<int>(names.size());
+  const bool wants_memory = HostMemory::is_wanted();
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(device_at(place));
   options->threads = 2;
@@ -514,8 +469,10 @@ GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>
   ignore_broken_pipes();
   try {
     auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
-    return std::make_shared<GlooGroup>(std::move(name), rank, std::move(names), std::move(gloo),
-                                       timeout);
+    const auto group =
+        std::make_shared<GlooGroup>(name, rank, std::move(names), std::move(gloo), timeout);
+    group->meet(here, wants_memory);
+    return group;
   } catch (const std::exception& e) {
     throw CommError(str("rank ", rank, " of ", size, " could not join the Gloo group '", name,
                         "': ", cause_of(e)));
