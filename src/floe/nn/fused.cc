@@ -6,6 +6,7 @@
 #include "floe/kernels/kernels.h"
 #include "floe/kernels/rehearsal.h"
 #include "floe/nn/boundary.h"
+#include "floe/nn/products/gradient_place.h"
 #include "floe/nn/products/linear.h"
 #include "floe/nn/products/rows.h"
 
@@ -112,6 +113,7 @@ struct NormLinear : torch::autograd::Function<NormLinear> {
     context->saved_data["trains_x"] = x.requires_grad();
     context->saved_data["trains_norm"] = any_trains({norm_weight, bias});
     context->saved_data["trains_weight"] = weight.requires_grad();
+    keep_gradient_place(*context, weight);
     context->set_materialize_grads(false);
     return {x, at::linear(normed.out, weight)};
   }
@@ -133,7 +135,7 @@ struct NormLinear : torch::autograd::Function<NormLinear> {
       const auto again = kernels::layer_norm(
           x, {}, norm_weight, bias, {},
           {.eps = context->saved_data["eps"].toDouble(), .centred = mean.defined()});
-      weight_grad = grad.t().mm(rows_of(again.out));
+      weight_grad = weight_gradient(*context, grad, rows_of(again.out));
     }
     if (is("trains_x") || is("trains_norm"))
       norm = kernels::layer_norm_backward(grad.mm(weight), x, mean, rstd, norm_weight, along,
@@ -204,6 +206,7 @@ struct AddGated : torch::autograd::Function<AddGated> {
     context->save_for_backward({inner, weight, gate});
     context->saved_data["gelu"] = gelu;
     context->saved_data["trains_weight"] = weight.requires_grad();
+    keep_gradient_place(*context, weight);
     return at::addmm(rows_of(x), rows_of(sent), weight.t()).view(x.sizes());
   }
 
@@ -227,7 +230,8 @@ struct AddGated : torch::autograd::Function<AddGated> {
     } else {
       sent = inner;
     }
-    if (context->saved_data["trains_weight"].toBool()) weight_grad = grad.t().mm(rows_of(sent));
+    if (context->saved_data["trains_weight"].toBool())
+      weight_grad = weight_gradient(*context, grad, rows_of(sent));
     if (gate.defined()) gates_grad = gate_grad(factor_grad, gate);
     return {grads[0], inner_grad, weight_grad, gates_grad, {}};
   }

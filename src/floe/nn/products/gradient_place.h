@@ -7,10 +7,19 @@
 // whatever it does with a gradient. Where it adds another one (a weight that is used twice) the sum
 // is a new tensor, which is copied into the place as any other; so a place is given once until its
 // gradient has arrived.
+//
+// Note [Wide places]
+// On a GPU a product of halves can write its sums in fp32 as they are, for a buffer of that dtype:
+// one rounding less, and none of the passes that would widen them. Autograd wants a gradient of the
+// weight's own dtype, though, and gets a tensor that lies in the same memory and says no more than
+// that the gradient has arrived: its values mean nothing. So nobody may read it or add to it, and a
+// wide place is given only where the weight gets this one gradient in the backward that runs and
+// nothing is hooked to it; anywhere else the gradient goes the ordinary way.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cstddef>
 
@@ -19,10 +28,10 @@ namespace floe::nn {
 class GradientPlaces {
  public:
   virtual ~GradientPlaces() = default;
-  // Whether gradients of this dtype are ever taken there.
+  // Whether gradients of products of this dtype are ever taken there.
   virtual bool takes(at::ScalarType dtype) const = 0;
-  // Of the shape of parameter `index`, contiguous, to be filled by the backward that is running; or
-  // undefined: nothing of this dtype can be taken there now.
+  // Of the shape of parameter `index`, contiguous, to be filled by the backward that is running,
+  // and of the product's dtype or a wider one; or undefined: nothing can be taken there now.
   virtual at::Tensor take_place(std::size_t index, at::ScalarType dtype) = 0;
 };
 
@@ -34,7 +43,7 @@ class GradientPlace final : public c10::BackendMeta {
 
   bool takes(at::ScalarType dtype) const { return places_ && places_->takes(dtype); }
   // leftᵀ · right with left [rows, out] and right [rows, in], in the place or, if it cannot be had,
-  // in memory of its own.
+  // in memory of its own: what to hand to autograd.
   at::Tensor product(const at::Tensor& left, const at::Tensor& right) const;
   // There is none any more.
   void end() { places_ = nullptr; }
@@ -50,6 +59,16 @@ class GradientPlace final : public c10::BackendMeta {
   std::size_t index_;
 };
 using GradientPlacePtr = c10::intrusive_ptr<GradientPlace>;
+
+// A function of autograd that computes the gradient of `weight` by a product calls the first in its
+// forward and the second in its backward, with rows as GradientPlace::product takes them.
+void keep_gradient_place(torch::autograd::AutogradContext& context, const at::Tensor& weight);
+at::Tensor weight_gradient(torch::autograd::AutogradContext& context, const at::Tensor& left,
+                           const at::Tensor& right);
+
+// Whether `leaf`, which has none yet, gets one gradient in the backward that runs on this thread,
+// and nobody but its accumulator sees it.
+bool gets_one_gradient(const at::Tensor& leaf);
 
 // From now on `leaf` has its place there; null: nowhere, which must be said before that is gone.
 void set_gradient_place(const at::Tensor& leaf, GradientPlaces* places, std::size_t index);

@@ -140,12 +140,6 @@ struct CodedLinear : torch::autograd::Function<CodedLinear> {
   }
 };
 
-// What autograd's saved data takes.
-struct HeldPlace : torch::CustomClassHolder {
-  explicit HeldPlace(GradientPlacePtr what) : place(std::move(what)) {}
-  GradientPlacePtr place;
-};
-
 // A weight whose gradient has a place, see Note [Gradients in their place]. As at::linear,
 // bit for bit.
 struct PlacedLinear : torch::autograd::Function<PlacedLinear> {
@@ -153,8 +147,7 @@ struct PlacedLinear : torch::autograd::Function<PlacedLinear> {
                           const MaybeTensor& maybe_bias) {
     const at::Tensor bias = tensor_of(maybe_bias);
     context->saved_data["trains_bias"] = bias.defined() && bias.requires_grad();
-    context->saved_data["place"] =
-        c10::IValue::make_capsule(c10::make_intrusive<HeldPlace>(gradient_place(weight)));
+    keep_gradient_place(*context, weight);
     context->save_for_backward(x.requires_grad() ? variable_list{x, weight} : variable_list{x});
     return at::linear(x, weight, some(bias));
   }
@@ -162,13 +155,11 @@ struct PlacedLinear : torch::autograd::Function<PlacedLinear> {
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
-    const auto held =
-        c10::static_intrusive_pointer_cast<HeldPlace>(context->saved_data["place"].toCapsule());
     const at::Tensor slope = rows_of(grads[0]);
     at::Tensor x_grad, bias_grad;
     if (saved.size() > 1) x_grad = slope.mm(saved[1]).view(x.sizes());
     if (context->saved_data["trains_bias"].toBool()) bias_grad = slope.sum(0);
-    return {x_grad, held->place->product(slope, rows_of(x)), bias_grad};
+    return {x_grad, weight_gradient(*context, slope, rows_of(x)), bias_grad};
   }
 };
 

@@ -101,6 +101,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
           wanted[2] && bias ? at::empty({weight.size(0)}, grad.options()) : at::Tensor()};
 }
 
+at::Tensor& mm_of_dtype(const at::Tensor&, const at::Tensor&, at::ScalarType, at::Tensor& out) {
+  return out;
+}
+
 kernels::AttentionWork flash_work(const at::Tensor& query, const at::Tensor& key,
                                   const Maybe& offsets, std::int64_t longest, bool causal,
                                   bool backward) {
@@ -246,6 +250,7 @@ TORCH_LIBRARY_IMPL(aten, Meta, library) {
   library.impl("_flash_attention_forward",
                &FlashAttention<at::_ops::_flash_attention_forward::schema>::run);
   library.impl("_flash_attention_backward", &flash_attention_backward);
+  library.impl("mm.dtype_out", &mm_of_dtype);
   library.impl("record_stream", &record_stream);
   library.impl("where.self", &where);
   library.impl("abs.out", &same_shape_out);

@@ -168,11 +168,19 @@ at::Tensor GroupGradient::place_of(std::size_t index) const {
 }
 
 bool GroupGradient::takes(at::ScalarType dtype) const {
-  return dtype == group_.plan().reduce_dtype;
+  const at::ScalarType wanted = group_.plan().reduce_dtype;
+  if (dtype == wanted) return true;
+  // See Note [Wide places]; the CPU has no such products.
+  return wanted == at::kFloat && (dtype == at::kBFloat16 || dtype == at::kHalf) &&
+         !kernels::acts_as_cpu(context_.device);
 }
 
 at::Tensor GroupGradient::take_place(std::size_t index, at::ScalarType dtype) {
   if (!takes(dtype) || filled_[index] || given_[index] || reducing() || takes_over(dtype))
+    return {};
+  const bool wide = dtype != group_.plan().reduce_dtype;
+  if (wide &&
+      (group_.leaf(index).scalar_type() != dtype || !nn::gets_one_gradient(group_.leaf(index))))
     return {};
   listener_->before_gradient(group_);
   open_buffer();
