@@ -65,15 +65,45 @@ struct HeadRows {
   __device__ T* row(int i) const { return first + i * stride; }
 };
 
+// How threads go through rows of kDim values in packs: so many beside each other have a row.
+template <class T, int kDim>
+struct Lanes {
+  static constexpr int kSize = Pack<T>::kSize, kPacks = kDim / kSize;
+  static constexpr int kPerRow = kPacks % 8 == 0 ? kPacks : 4;
+
+  // f(row, column) for every pack of kRows rows that this one of kMany threads has, told by numbers
+  // that are known when this is compiled, to which the thread's own row and column are added: so an
+  // address is a sum with a constant.
+  template <int kRows, int kMany, class F>
+  static __device__ void for_each(const F& f) {
+    constexpr int kAtOnce = kMany / kPerRow;
+    static_assert(kRows % kAtOnce == 0);
+#pragma unroll
+    for (int row = 0; row < kRows; row += kAtOnce)
+#pragma unroll
+      for (int pack = 0; pack < kPacks; pack += kPerRow)
+        if (pack + kPerRow <= kPacks || pack + static_cast<int>(threadIdx.x) % kPerRow < kPacks)
+          f(row, pack * kSize);
+  }
+  template <int kMany>
+  static __device__ int row() {
+    return static_cast<int>(threadIdx.x) % kMany / kPerRow;
+  }
+  static __device__ int column() { return static_cast<int>(threadIdx.x) % kPerRow * kSize; }
+};
+
 // Starts to copy the rows from `first` on, zeros from `length` on.
 template <class T, int kDim>
 __device__ void start_copy(Tile<T, kDim>& to, const HeadRows<T>& from, int first, int length) {
-  constexpr int kSize = Pack<T>::kSize, kPacks = kDim / kSize;
-  for (int i = threadIdx.x; i < kTile * kPacks; i += kThreads) {
-    const int row = i / kPacks, column = i % kPacks * kSize;
-    const bool real = first + row < length;
-    copy_async(to.at(row, column), from.row(real ? first + row : 0) + column, real);
-  }
+  using Way = Lanes<T, kDim>;
+  const int own_row = Way::template row<kThreads>(), rows = length - first - own_row;
+  const std::uint32_t address = shared_address(to.at(own_row, Way::column()));
+  const T* const source = from.row(first + own_row) + Way::column();
+  Way::template for_each<kTile, kThreads>([&](int row, int column) {
+    const bool real = row < rows;
+    copy_async(address + (row * to.kStride + column) * static_cast<int>(sizeof(T)),
+               real ? source + row * from.stride + column : from.first, real);
+  });
 }
 
 template <class T>
@@ -114,7 +144,7 @@ __device__ inline float quad_max(float x) {
 template <class T, int kDim>
 __device__ void write_rows(const float (&sums)[kDim / 8][4], float2 factors, Tile<T, kDim>& by,
                            const HeadRows<T>& to, int first, int length) {
-  constexpr int kSize = Pack<T>::kSize, kPacks = kDim / kSize;
+  using Way = Lanes<T, kDim>;
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16;
   __syncwarp();
 #pragma unroll
@@ -126,10 +156,13 @@ __device__ void write_rows(const float (&sums)[kDim / 8][4], float2 factors, Til
         rounded<T>(sums[n][2] * factors.y, sums[n][3] * factors.y);
   }
   __syncwarp();
-  for (int i = lane; i < 16 * kPacks; i += 32) {
-    const int row = warp_row + i / kPacks, column = i % kPacks * kSize;
-    if (first + row < length) store(to.row(first + row) + column, load(by.at(row, column)));
-  }
+  const int own_row = warp_row + Way::template row<32>(), rows = length - first - own_row;
+  const T* const source = by.at(own_row, Way::column());
+  T* const target = to.row(first + own_row) + Way::column();
+  Way::template for_each<16, 32>([&](int row, int column) {
+    if (row < rows)
+      store(target + row * to.stride + column, load(source + row * by.kStride + column));
+  });
 }
 
 struct Span {
@@ -156,7 +189,7 @@ struct ForwardMemory {
 };
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, kDim <= 80 ? 4 : 3)
     attention_kernel(AttentionShape shape, HeadsOf queries, HeadsOf keys, HeadsOf values,
                      HeadsOf mixed, float* logsumexp) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -169,7 +202,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bool works = first + warp * 16 < span.length;  // else none of its rows is real
   const float scale = shape.scale * kLog2e;
-  const float slope = shape.slopes ? shape.slopes[head] * kLog2e : 0;
+  const bool slopes = shape.slopes != nullptr;
+  const float slope = slopes ? shape.slopes[head] * kLog2e : 0;
   const int row = first + warp * 16 + lane / 4;  // this lane's first; the other is 8 below
   const int steps = shape.causal ? min(tile + 1, seen.tiles()) : seen.tiles();
   const auto start_step = [&](int step) {
@@ -212,13 +246,20 @@ __global__ void __launch_bounds__(kThreads, 3)
       for (int n = 0; n < kTile / 16; ++n)
         if (n < squares) score(n);
     }
+    if (slopes) {
+      const float away = -slope * static_cast<float>(row - start - lane % 4 * 2);
 #pragma unroll
-    for (int n = 0; n < kTile / 8; ++n)
+      for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int distance = row + i / 2 * 8 - (start + n * 8 + lane % 4 * 2 + i % 2);
-        scores[n][i] = scores[n][i] * scale - slope * static_cast<float>(distance);
-      }
+        for (int i = 0; i < 4; ++i)
+          scores[n][i] = fmaf(scores[n][i], scale,
+                              fmaf(slope, static_cast<float>(n * 8 + i % 2 - i / 2 * 8), away));
+    } else {
+#pragma unroll
+      for (int n = 0; n < kTile / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[n][i] *= scale;
+    }
     if (diagonal || start + kTile > seen.length) {
 #pragma unroll
       for (int n = 0; n < kTile / 8; ++n)
@@ -322,15 +363,16 @@ __global__ void __launch_bounds__(kThreads, kPairInRegisters<kDim, kKeys> ? 3 : 
   const int last_tile = !kKeys && shape.causal ? min(tile + 1, other.tiles()) : other.tiles();
   const int per_head = last_tile - first_tile;
   const int steps = kKeys ? per_head * shape.queries_per_key : per_head;
-  const auto head_of = [&](int step) {  // the queries' head
-    return kKeys ? own_head * shape.queries_per_key + step / per_head : own_head;
+  struct Met {
+    int tile, head;  // the queries' head
   };
-  const auto start_of = [&](int step) {
-    return (kKeys ? first_tile + step % per_head : step) * kTile;
+  const auto behind = [&](const Met& met) -> Met {
+    return met.tile + 1 < last_tile ? Met{met.tile + 1, met.head} : Met{first_tile, met.head + 1};
   };
+  Met now{first_tile, kKeys ? own_head * shape.queries_per_key : own_head}, next = now;
   const auto start_step = [&](int step) {
     auto& others = memory.pairs[step % 2];
-    const int start = start_of(step), head = head_of(step);
+    const int start = next.tile * kTile, head = next.head;
     if constexpr (kKeys) {
       start_copy(others[0], HeadRows<T>(queries, other.begin, head), start, other.length);
       start_copy(others[1], HeadRows<T>(mixed_grad, other.begin, head), start, other.length);
@@ -347,6 +389,7 @@ __global__ void __launch_bounds__(kThreads, kPairInRegisters<kDim, kKeys> ? 3 : 
       start_copy(others[1], HeadRows<T>(values, other.begin, shared_head), start, other.length);
     }
     end_of_copies();
+    next = behind(next);
   };
 
   constexpr bool kInRegisters = kPairInRegisters<kDim, kKeys>;
@@ -358,23 +401,22 @@ __global__ void __launch_bounds__(kThreads, kPairInRegisters<kDim, kKeys> ? 3 : 
   if (steps > 0) start_step(0);
   end_of_copies();
 
-  float own_logsumexp[2] = {}, own_delta[2] = {};
+  // O for δ; dO is in shared memory by then.
+  constexpr int kSize = Pack<T>::kSize, kOfLane = kKeys ? 1 : (kDim / kSize + 3) / 4;
+  Pack<T> own_mixed[2][kOfLane];
+  const auto for_own_packs = [&](const auto& f) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int p = 0; p < kOfLane; ++p)
+        if (row + half * 8 < own.length && p * 4 + lane % 4 < kDim / kSize)
+          f(half, p, (p * 4 + lane % 4) * kSize);
+  };
   if constexpr (!kKeys) {
-    const HeadRows<T> o(mixed, own.begin, own_head), grad(mixed_grad, own.begin, own_head);
-    const std::int64_t place = own_head * shape.tokens + own.begin;
-    for (int half = 0; half < 2; ++half) {
-      const int i = row + half * 8;
-      float sum = 0;
-      for (int d = lane % 4 * Pack<T>::kSize; i < own.length && d < kDim; d += 4 * Pack<T>::kSize) {
-        const Pack<T> a = load(o.row(i) + d), b = load(grad.row(i) + d);
-        for (int e = 0; e < Pack<T>::kSize; ++e)
-          sum += to_float(a.values[e]) * to_float(b.values[e]);
-      }
-      own_delta[half] = quad_sum(sum);
-      if (i >= own.length) continue;
-      own_logsumexp[half] = logsumexp[place + i];
-      if (lane % 4 == 0) delta[place + i] = own_delta[half];
-    }
+    const HeadRows<T> o(mixed, own.begin, own_head);
+    for_own_packs([&](int half, int p, int column) {
+      own_mixed[half][p] = load(o.row(row + half * 8) + column);
+    });
   }
 
   WarpRows<T, kInRegisters ? kDim : 16> own_rows[2];
@@ -382,6 +424,23 @@ __global__ void __launch_bounds__(kThreads, kPairInRegisters<kDim, kKeys> ? 3 : 
     wait_for_copies<0>();
     __syncthreads();
     for (int i = 0; i < 2; ++i) own_rows[i].read(own_pair[i]);
+  }
+  float own_logsumexp[2] = {}, own_delta[2] = {};
+  if constexpr (!kKeys) {
+    for_own_packs([&](int half, int p, int column) {
+      const Pack<T> grad = load(own_pair[1].at(row - first + half * 8, column));
+#pragma unroll
+      for (int e = 0; e < kSize; ++e)
+        own_delta[half] += to_float(own_mixed[half][p].values[e]) * to_float(grad.values[e]);
+    });
+    const std::int64_t place = own_head * shape.tokens + own.begin;
+    for (int half = 0; half < 2; ++half) {
+      own_delta[half] = quad_sum(own_delta[half]);
+      const int i = row + half * 8;
+      if (i >= own.length) continue;
+      own_logsumexp[half] = logsumexp[place + i];
+      if (lane % 4 == 0) delta[place + i] = own_delta[half];
+    }
   }
   const auto left = [&](int of_pair, int d) {
     if constexpr (kInRegisters)
@@ -391,13 +450,13 @@ __global__ void __launch_bounds__(kThreads, kPairInRegisters<kDim, kKeys> ? 3 : 
   };
 
   float first_sums[kDim / 8][4] = {}, second_sums[kKeys ? kDim / 8 : 1][4] = {};
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < steps; ++step, now = behind(now)) {
     wait_for_copies<0>();
     __syncthreads();
     if (step + 1 < steps) start_step(step + 1);
     if (!works) continue;
     const auto& others = memory.pairs[step % 2];
-    const int start = start_of(step);
+    const int start = now.tile * kTile;
     const bool diagonal = shape.causal && start == first;
     // Columns that a row does not meet: for queries the keys from this one on, for keys the queries
     // before it. Queries that are not real need none, whose weights are zero by their logsumexp.
@@ -408,7 +467,7 @@ __global__ void __launch_bounds__(kThreads, kPairInRegisters<kDim, kKeys> ? 3 : 
       limits[half] = kKeys ? (diagonal ? place : -kAll)
                            : min(diagonal ? place + 1 : kAll, other.length - start);
     }
-    const float slope = shape.slopes ? shape.slopes[head_of(step)] * kLog2e : 0;
+    const float slope = shape.slopes ? shape.slopes[now.head] * kLog2e : 0;
     const int real = min((other.length - start + 15) / 16, kTile / 16);
     const int until = diagonal && !kKeys ? min(warp + 1, real) : real;
     for (int square = diagonal && kKeys ? warp : 0; square < until; ++square) {

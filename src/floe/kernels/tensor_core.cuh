@@ -63,8 +63,8 @@ __device__ inline void multiply_add<__half>(float (&sums)[4], const Fragment& le
 }
 
 // 16 bytes from global to shared memory, zeros unless `real`; `from` must be readable either way.
-__device__ inline void copy_async(void* to, const void* from, bool real) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+__device__ inline void copy_async(std::uint32_t to, const void* from, bool real) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(real ? 16 : 0)
                : "memory");
 }

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "floe/kernels/rehearsal.h"
 #include "floe/nn/attention.h"
 
@@ -25,14 +27,34 @@ at::Tensor PerceiverAttention::keys_and_values(const at::Tensor& media, const at
   return at::cat({of_media, to_kv_(latents)}, 1);
 }
 
+at::Tensor PerceiverAttention::look_packed(const at::Tensor& q, const at::Tensor& kv) const {
+  const nn::PackedRule rule{.scale = 1 / std::sqrt(static_cast<double>(dim_head_))};
+  const std::int64_t images = q.size(0), inner = heads_ * dim_head_;
+  if (images == 0 || !nn::packs(q.options(), dim_head_, rule)) return {};
+  const auto spans_of = [&](const at::Tensor& rows) -> nn::Spans {
+    const std::int64_t each = rows.size(1);
+    return {at::arange(0, (images + 1) * each, each, rows.options().dtype(at::kInt)), each};
+  };
+  const nn::PackedHeads inside{.q = q.view({-1, inner}),
+                               .k = kv.view({-1, 2 * inner}),
+                               .q_heads = {0, heads_, dim_head_},
+                               .k_heads = {0, heads_, dim_head_},
+                               .v_heads = {inner, heads_, dim_head_},
+                               .dim = dim_head_};
+  return nn::packed_attention(inside, spans_of(q), spans_of(kv), rule);
+}
+
 at::Tensor PerceiverAttention::forward(const at::Tensor& media, const at::Tensor& latents) {
   const at::Tensor own = norm_latents_(latents);
-  const std::int64_t images = own.size(0);
-  const at::Tensor q = to_q_(own).view({images, -1, heads_, dim_head_}).transpose(1, 2);
-  const auto kv = keys_and_values(media, own).view({images, -1, 2, heads_, dim_head_}).unbind(2);
+  const std::int64_t images = own.size(0), inner = heads_ * dim_head_;
+  const at::Tensor q = to_q_(own), kv = keys_and_values(media, own);
+  if (const at::Tensor mixed = look_packed(q, kv); mixed.defined())
+    return to_out_(mixed.view({images, -1, inner}));
+  const auto apart = kv.view({images, -1, 2, heads_, dim_head_}).unbind(2);
   const at::Tensor mixed =
-      nn::torch_attention(q, kv[0].transpose(1, 2), kv[1].transpose(1, 2), {}, {});
-  return to_out_(mixed.transpose(1, 2).reshape({images, -1, heads_ * dim_head_}));
+      nn::torch_attention(q.view({images, -1, heads_, dim_head_}).transpose(1, 2),
+                          apart[0].transpose(1, 2), apart[1].transpose(1, 2), {}, {});
+  return to_out_(mixed.transpose(1, 2).reshape({images, -1, inner}));
 }
 
 PerceiverResampler::PerceiverResampler(std::int64_t dim, const PerceiverSpec& spec) {

@@ -20,6 +20,9 @@ class PerceiverAttention : public nn::Module {
   // Of the media, which it norms, and then of the normed latents: [M, tokens + num_latents, 2 *
   // inner]
   at::Tensor keys_and_values(const at::Tensor& media, const at::Tensor& latents);
+  // Queries [M, num_latents, inner] at those → [M * num_latents, inner], where they lie in their
+  // projections; undefined where no kernel takes them there, see Note [Packed attention].
+  at::Tensor look_packed(const at::Tensor& q, const at::Tensor& kv) const;
 
   std::int64_t heads_, dim_head_;
   nn::Ptr<nn::LayerNorm> norm_media_, norm_latents_;

@@ -88,6 +88,8 @@ void on_unsafe_view(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Sta
 
 }  // namespace
 
+bool will_rerun() { return current.sink != nullptr; }
+
 TORCH_LIBRARY_IMPL(_, Fake, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(aten, Fake, library) {

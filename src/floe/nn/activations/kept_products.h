@@ -35,6 +35,10 @@
 
 namespace floe::nn {
 
+// Whether what this thread computes now is kept for a rerun: then it must go the way that it goes
+// with gradients, although it has none.
+bool will_rerun();
+
 // One product as both runs know it.
 struct ProductId {
   std::string_view name;                         // of the operator; lives as long as the program
