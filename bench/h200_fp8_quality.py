@@ -11,6 +11,9 @@ fp32: the cosine between them and the ratio of their norms.
 
 What FP8 has to keep, written down before the first run: in the mean over all steps its loss is within 2% of bf16's, over the
 last tenth of them within 1%; every layer's gradient has a cosine of at least 0.95 with fp32's and a norm within 5% of it.
+Written down on 2026-11-18, after bf16 beside itself had missed the first two with of3b: they are judged where bf16's own noise
+keeps them, and in any case FP8 comes as far down as bf16, by each tenth of the way of its loss (means of ten steps), at most 1%
+of all steps later. Seeds other than 0 had not been run by then.
 Writes a dated page, the raw numbers and plots to bench/results/ (or --out), after every answer; what is there already is not
 computed again (--again). Exits with 1 when FP8 does not keep that.
 """
@@ -27,6 +30,7 @@ from h200_models import (ADAPTED_MODELS, ADAPTERS, HERE, LANGUAGE_MODELS, Result
 NEEDS_GPU = True
 SYSTEMS = {"bf16": {}, "bf16 reordered": {"reverse": True}, "fp8 products": {"frozen_compute": "fp8"}}
 MOST_OFF, MOST_OFF_AT_THE_END = 0.02, 0.01
+MOST_LATER = 0.01  # of all steps
 LEAST_COSINE, MOST_RATIO = 0.95, 0.05
 FOLLOWS = 0.9  # how often a token is the one that always follows the one before it: what there is to learn
 
@@ -60,6 +64,46 @@ def gradients(model, arguments):
                     arguments.timeout)
 
 
+def smooth(losses):
+    """Means of ten steps, each at the last of them."""
+    width = min(10, max(1, len(losses) // 10))
+    return [statistics.mean(losses[max(0, i + 1 - width) : i + 1]) for i in range(len(losses))]
+
+
+def steps_to(levels, losses):
+    """By each level the first step at which it is reached; that after the last, where it is not."""
+    return [next((i + 1 for i, loss in enumerate(smooth(losses)) if loss <= level), len(losses) + 1) for level in levels]
+
+
+def way_down(model, curves):
+    """As curve_verdict: how much later than bf16 the others come as far down."""
+    bf16 = curves["bf16"]["losses"]
+    top, bottom = smooth(bf16)[0], min(smooth(bf16))
+    levels = [top - tenth / 10 * (top - bottom) for tenth in range(1, 10)]
+    own = steps_to(levels, bf16)
+    allowed = max(1, round(MOST_LATER * len(bf16)))
+    out = [(f"{model}: bf16 is down to " + ", ".join(f"{level:.1f}" for level in levels) + f" in step {', '.join(map(str, own))}", True)]
+    for name in list(curves)[1:]:
+        theirs = steps_to(levels, curves[name]["losses"])
+        later = max(a - b for a, b in zip(theirs, own, strict=True))
+        judged = name == "fp8 products"
+        out.append((f"{model}: {name} in step {', '.join(map(str, theirs))}, at most {later} later" + f" (limit {allowed})" * judged,
+                    not judged or later <= allowed))  # fmt: skip
+    return out
+
+
+def distance(losses, bf16, count):
+    """Of the first `count` steps' losses, in the mean and over their last tenth."""
+    last = max(1, len(bf16) // 10)
+    mean = statistics.mean(abs(a - b) for a, b in zip(losses[:count], bf16, strict=False)) / statistics.mean(bf16[:count])
+    end = abs(statistics.mean(losses[count - last : count]) / statistics.mean(bf16[count - last : count]) - 1)
+    return mean, end
+
+
+def is_near(mean, end):
+    return mean <= MOST_OFF and end <= MOST_OFF_AT_THE_END
+
+
 def curve_verdict(model, curves):
     """[(sentence, whether it is as it should be)]"""
     bf16 = curves["bf16"]["losses"]
@@ -67,15 +111,18 @@ def curve_verdict(model, curves):
     out = [(f"{model}: bf16's loss fell from {bf16[0]:.3f} to {statistics.mean(bf16[-last:]):.3f} in {len(bf16)} steps", bf16[0] - bf16[-1] > 0.5),
            (f"{model}: the same tokens everywhere", len({c["tokens_sum"] for c in curves.values()}) == 1)]  # fmt: skip
     for name in list(curves)[1:]:
-        losses = curves[name]["losses"]
         for count in sorted({min(50, len(bf16)), len(bf16)}):
-            mean = statistics.mean(abs(a - b) for a, b in zip(losses[:count], bf16, strict=False)) / statistics.mean(bf16[:count])
-            end = abs(statistics.mean(losses[count - last : count]) / statistics.mean(bf16[count - last : count]) - 1)
-            judged = name == "fp8 products"
-            limits = f" (limits {100 * MOST_OFF:.0f}%, {100 * MOST_OFF_AT_THE_END:.0f}%)" if judged else ""
+            mean, end = distance(curves[name]["losses"], bf16, count)
+            limits, good = "", True
+            if name == "fp8 products":
+                limits = f" (limits {100 * MOST_OFF:.0f}%, {100 * MOST_OFF_AT_THE_END:.0f}%)"
+                if is_near(*distance(curves["bf16 reordered"]["losses"], bf16, count)):
+                    good = is_near(mean, end)
+                elif not is_near(mean, end):
+                    limits = limits[:-1] + ": missed, as bf16 itself does with its sums in another order, so not judged)"
             out.append((f"{model}: {name}, {count} steps: |loss - bf16's| {100 * mean:.2f}% of it in the mean, {100 * end:.2f}% at the end{limits}",
-                        not judged or (mean <= MOST_OFF and end <= MOST_OFF_AT_THE_END)))  # fmt: skip
-    return out
+                        good))  # fmt: skip
+    return out + way_down(model, curves)
 
 
 def gradient_verdict(model, answer):

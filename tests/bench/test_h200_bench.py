@@ -192,9 +192,31 @@ def test_fp8_is_judged_beside_bf16_and_its_noise(tmp_path):
         for layer, exactness in layers["bf16"].items():
             assert exactness["cosine"] > layers["fp8 products"][layer]["cosine"] - 1e-4, layer
             assert layers["fp8 products"][layer]["cosine"] > 0.9, layer
+        assert f"{model}: fp8 products in step " in done.stdout
         assert f"{model}: fp8 products, 4 steps" in done.stdout and f"{model}: fp8 products against fp32" in done.stdout
         assert list(tmp_path.glob(f"*-{model}.svg"))
     assert done.returncode == (1 if "NOT AS IT SHOULD BE" in done.stdout else 0)
+
+
+def test_fp8_is_judged_by_the_way_down_where_bf16_is_not_steady():
+    sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+    from h200_fp8_quality import curve_verdict
+
+    plain = [12.0] * 100 + [12 - i / 10 for i in range(100)] + [2.0] * 300
+
+    def judged(fp8, reordered=plain):
+        curves = {"bf16": plain, "bf16 reordered": reordered, "fp8 products": fp8}
+        return all(good for _, good in curve_verdict("m", {name: {"losses": losses, "tokens_sum": 1} for name, losses in curves.items()}))
+
+    def later(steps):
+        return [12.0] * steps + plain[: 500 - steps]
+
+    assert judged(plain) and judged(later(4)) and not judged(later(6))
+    never = [max(loss, 3.5) for loss in plain]
+    burst = plain[:300] + [4.0] * 40 + plain[340:]
+    assert not judged(never) and not judged(never, reordered=burst)
+    # Bursts behind the way down count where bf16 beside itself has none.
+    assert not judged(burst) and judged(burst, reordered=burst) and not judged(later(6), reordered=burst)
 
 
 def test_saves_are_counted(tmp_path):
