@@ -82,6 +82,10 @@ struct PackedHeads {
   HeadPlaces q_heads, k_heads, v_heads;  // together they are all that the rows hold
   std::int64_t dim = 0;                  // of a head
 };
+// Of a cross-attention: q [..., heads * dim]; in the rows of kv [..., 2 * heads * dim] the keys of
+// all heads, and behind them the values.
+PackedHeads cross_attention_heads(const at::Tensor& q, const at::Tensor& kv, std::int64_t heads,
+                                  std::int64_t dim);
 
 struct AttentionRule {
   double scale = 1;  // of query times key

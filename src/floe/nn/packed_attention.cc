@@ -152,6 +152,18 @@ at::Tensor cudnn_attention(const at::Tensor& q, const at::Tensor& k, const at::T
 
 }  // namespace
 
+PackedHeads cross_attention_heads(const at::Tensor& q, const at::Tensor& kv, std::int64_t heads,
+                                  std::int64_t dim) {
+  const std::int64_t inner = heads * dim;
+  return {.q = q.view({-1, inner}),
+          .k = kv.view({-1, 2 * inner}),
+          .v = {},
+          .q_heads = {0, heads, dim},
+          .k_heads = {0, heads, dim},
+          .v_heads = {inner, heads, dim},
+          .dim = dim};
+}
+
 at::Tensor packed_attention(const PackedHeads& heads, const Spans& queries, const Spans& keys,
                             const PackedRule& rule) {
   if (flash_is_faster(heads.q.options(), heads.dim, keys, rule) ||

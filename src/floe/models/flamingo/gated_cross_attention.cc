@@ -71,19 +71,12 @@ at::Tensor MaskedCrossAttention::look_packed(const at::Tensor& queries, const at
     return packed.images.defined() ? of_all.index_select(0, packed.images) : of_all;
   };
   const std::int64_t latents = media.size(1);
-  const std::int64_t inner = heads_ * dim_head_;
   // Only what is looked at is projected, unless it is kept for later tokens.
-  const at::Tensor kv = (plan.cache() ? seen(keys_and_values(media, plan)) : to_kv_(seen(media)))
-                            .view({-1, 2 * inner});
+  const at::Tensor kv = plan.cache() ? seen(keys_and_values(media, plan)) : to_kv_(seen(media));
   const nn::Spans keys{packed.image_offsets * latents, latents};
   const nn::PackedRule rule{.scale = 1 / std::sqrt(static_cast<double>(dim_head_))};
-  const nn::PackedHeads inside{.q = queries.view({-1, inner}),
-                               .k = kv,
-                               .q_heads = {0, heads_, dim_head_},
-                               .k_heads = {0, heads_, dim_head_},
-                               .v_heads = {inner, heads_, dim_head_},
-                               .dim = dim_head_};
-  at::Tensor mixed = nn::packed_attention(inside, packed.tokens, keys, rule);
+  at::Tensor mixed = nn::packed_attention(nn::cross_attention_heads(queries, kv, heads_, dim_head_),
+                                          packed.tokens, keys, rule);
   if (mixed.defined()) return mixed;
   const auto apart = kv.view({-1, 2, heads_, dim_head_}).unbind(1);
   return nn::packed_attention(queries.view({-1, heads_, dim_head_}), apart[0], apart[1],

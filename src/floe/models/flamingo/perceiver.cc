@@ -29,19 +29,14 @@ at::Tensor PerceiverAttention::keys_and_values(const at::Tensor& media, const at
 
 at::Tensor PerceiverAttention::look_packed(const at::Tensor& q, const at::Tensor& kv) const {
   const nn::PackedRule rule{.scale = 1 / std::sqrt(static_cast<double>(dim_head_))};
-  const std::int64_t images = q.size(0), inner = heads_ * dim_head_;
+  const std::int64_t images = q.size(0);
   if (images == 0 || !nn::packs(q.options(), dim_head_, rule)) return {};
   const auto spans_of = [&](const at::Tensor& rows) -> nn::Spans {
     const std::int64_t each = rows.size(1);
     return {at::arange(0, (images + 1) * each, each, rows.options().dtype(at::kInt)), each};
   };
-  const nn::PackedHeads inside{.q = q.view({-1, inner}),
-                               .k = kv.view({-1, 2 * inner}),
-                               .q_heads = {0, heads_, dim_head_},
-                               .k_heads = {0, heads_, dim_head_},
-                               .v_heads = {inner, heads_, dim_head_},
-                               .dim = dim_head_};
-  return nn::packed_attention(inside, spans_of(q), spans_of(kv), rule);
+  return nn::packed_attention(nn::cross_attention_heads(q, kv, heads_, dim_head_), spans_of(q),
+                              spans_of(kv), rule);
 }
 
 at::Tensor PerceiverAttention::forward(const at::Tensor& media, const at::Tensor& latents) {
