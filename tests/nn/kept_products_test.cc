@@ -327,6 +327,28 @@ TEST(KeptProducts, ARetainedGraphMayBeDifferentiatedAgain) {
   }
 }
 
+// Whoever chooses a way by whether there are gradients asks this too.
+TEST(KeptProducts, BothRunsKnowThatThereAreTwo) {
+  struct Asking : Module {
+    Asking() { a = child<Linear>("a", 16, 16); }
+    at::Tensor forward(const at::Tensor& x) {
+      answers.push_back(runs_twice());
+      return a(x);
+    }
+    Ptr<Linear> a;
+    std::vector<bool> answers;
+  };
+  Stack<Asking> model(1);
+  for (const auto& [way, answers] : {std::pair{Way::products, std::vector{true, true}},
+                                     {Way::inputs, {false, false}},
+                                     {Way::nothing, {false}}}) {
+    set(*model.blocks[0], way);
+    run(model, input({5, 16}));
+    EXPECT_EQ(std::exchange(model.blocks[0]->answers, {}), answers);
+  }
+  EXPECT_FALSE(runs_twice());
+}
+
 // A rerun that takes another way than the first run computes what it was not given.
 TEST(KeptProducts, AnotherWayInTheRerun) {
   struct Turning : Module {

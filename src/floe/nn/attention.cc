@@ -111,7 +111,7 @@ bool cudnn_sees_the_end(std::int64_t queries, std::int64_t keys) {
 at::Tensor torch_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& mask, const TorchAttentionRule& rule) {
   std::optional<WithoutCudnn> wrong_there;
-  const bool comes_back = torch::autograd::compute_requires_grad(q, k, v) || will_rerun();
+  const bool comes_back = torch::autograd::compute_requires_grad(q, k, v) || runs_twice();
   if (q.is_cuda() && comes_back && !cudnn_sees_the_end(q.size(2), k.size(2))) wrong_there.emplace();
   return at::scaled_dot_product_attention(q, k, v, some(mask), rule.dropout, rule.causal,
                                           rule.scale, /*enable_gqa=*/q.size(1) != k.size(1));

@@ -88,7 +88,7 @@ void on_unsafe_view(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Sta
 
 }  // namespace
 
-bool will_rerun() { return current.sink != nullptr; }
+bool runs_twice() { return current.sink || current.source; }
 
 TORCH_LIBRARY_IMPL(_, Fake, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
 

@@ -35,9 +35,9 @@
 
 namespace floe::nn {
 
-// Whether what this thread computes now is kept for a rerun: then it must go the way that it goes
-// with gradients, although it has none.
-bool will_rerun();
+// Whether this thread is in one of two runs, a first one whose products are kept or its rerun: they
+// must choose alike, though only the second has gradients.
+bool runs_twice();
 
 // One product as both runs know it.
 struct ProductId {
