@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function_hook.h>
 
 #include <atomic>
 #include <map>
@@ -22,7 +23,25 @@ using shard::Strategy;
 
 // ---- who sees a gradient ----
 
-// Asks in its backward about the leaf, and hands on the gradient.
+std::vector<bool> answers;
+long held = 0;  // references to the leaf's accumulator
+
+// x * leaf; asks in its backward about the leaf.
+struct Uses : torch::autograd::Function<Uses> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& leaf) {
+    context->save_for_backward({x, leaf});
+    return x * leaf;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    answers.push_back(nn::gets_one_gradient(saved[1], held));
+    return {grads[0] * saved[1], grads[0] * saved[0]};
+  }
+};
+
+// The same of nothing but the leaf.
 struct Asks : torch::autograd::Function<Asks> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& leaf) {
     context->save_for_backward({leaf});
@@ -30,17 +49,15 @@ struct Asks : torch::autograd::Function<Asks> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
-    answers.push_back(nn::gets_one_gradient(context->get_saved_variables()[0]));
+    answers.push_back(nn::gets_one_gradient(context->get_saved_variables()[0], held));
     return {grads[0]};
   }
-  static thread_local std::vector<bool> answers;
 };
-thread_local std::vector<bool> Asks::answers;
 
 std::vector<bool> asked_in(const at::Tensor& loss, bool create_graph = false) {
-  Asks::answers.clear();
-  loss.backward({}, /*retain_graph=*/true, create_graph);
-  return Asks::answers;
+  answers.clear();
+  loss.backward(at::ones_like(loss), /*retain_graph=*/true, create_graph);
+  return answers;
 }
 at::Tensor a_leaf() { return at::ones({3}).requires_grad_(); }
 using Answers = std::vector<bool>;
@@ -68,19 +85,88 @@ TEST(OneGradient, OfEachBackwardAnew) {
   EXPECT_EQ(asked_in(once), Answers{true});
 }
 
+// Autograd does not tell of the node that a backward begins with.
+TEST(OneGradient, TheBeginningOfABackwardCounts) {
+  const at::Tensor leaf = a_leaf(), other = a_leaf();
+  EXPECT_EQ(asked_in(Asks::apply(leaf)), Answers{true});
+  EXPECT_EQ(asked_in(Uses::apply(Asks::apply(other) * 2, a_leaf())), (Answers{true, true}));
+  const at::Tensor twice = a_leaf();
+  EXPECT_EQ(asked_in(Uses::apply(Uses::apply(a_leaf(), twice), twice)), (Answers{false, false}));
+  const at::Tensor beside = a_leaf();
+  EXPECT_EQ(asked_in(Asks::apply(beside) * beside), Answers{false}) << "it begins without asking";
+}
+
+TEST(OneGradient, NotWhileAnotherGraphOfItIsAlive) {
+  const at::Tensor leaf = a_leaf();
+  at::Tensor before = (leaf * 2).sum();
+  EXPECT_EQ(asked_in(Asks::apply(leaf).sum()), Answers{false});
+  leaf.mutable_grad().reset();
+  before.reset();
+  EXPECT_EQ(asked_in(Asks::apply(leaf).sum()), Answers{true});
+}
+
 TEST(OneGradient, NotWhereSomebodyListens) {
   const at::Tensor leaf = a_leaf();
-  const at::Tensor once = Asks::apply(leaf).sum();
+  at::Tensor once = Asks::apply(leaf).sum();
   const unsigned hook = leaf.register_hook([](const at::Tensor& gradient) { return 2 * gradient; });
   EXPECT_EQ(asked_in(once), Answers{false});
   leaf.remove_hook(hook);
   leaf.mutable_grad().reset();
+  once = at::Tensor();
   EXPECT_EQ(asked_in(Asks::apply(leaf).square().sum(), /*create_graph=*/true), Answers{false});
+
+  struct Seeing final : torch::autograd::FunctionPostHook {
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& inputs,
+                                              const torch::autograd::variable_list&) override {
+      return inputs;
+    }
+  };
+  const at::Tensor another = a_leaf();
+  at::Tensor product = Asks::apply(another);
+  product.grad_fn()->add_post_hook(std::make_unique<Seeing>());
+  EXPECT_EQ(asked_in(product.sum()), Answers{false});
 }
 
 // ---- in an engine ----
 
 constexpr std::int64_t kIn = 24, kOut = 40, kRows = 64;
+
+// Asks about a weight inside of a unit.
+struct AskingLayer : nn::Module {
+  AskingLayer() { weight = parameter("weight", {kIn}, nn::Init::normal(1)); }
+  at::Tensor forward(const at::Tensor& x) { return Uses::apply(x, weight); }
+  at::Tensor weight;
+};
+struct AskingModel : nn::Module {
+  AskingModel() { layer = child<AskingLayer>("layer"); }
+  at::Tensor forward(const at::Tensor& x) { return layer(x); }
+  nn::Ptr<AskingLayer> layer;
+};
+
+// What the engine holds of a weight is known: else no place would ever be given.
+TEST_RANKS(OneGradient, InAnEngine, 2) {
+  const auto world = test::join_world();
+  held = 1;
+  for (const Strategy strategy :
+       {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard})
+    for (const bool checkpointed : {false, true}) {
+      shard::ShardOptions options;
+      options.world = world;
+      options.strategy = strategy;
+      if (checkpointed) options.activation_checkpointing = {"AskingLayer"};
+      const auto model = std::make_shared<AskingModel>();
+      const auto engine = shard::fully_shard(model, {.units = {"AskingLayer"}}, options);
+      for (int step = 0; step < 3; ++step) {
+        const at::Tensor x = at::ones({2, kIn}).to(test::device()).requires_grad_();
+        EXPECT_EQ(asked_in(nn::call(*model, x).sum()), Answers{true})
+            << shard::name_of(strategy) << (checkpointed ? ", checkpointed" : "");
+        engine->clear_gradients();
+      }
+      // The model's output is where the backward begins.
+      EXPECT_EQ(asked_in(nn::call(*model, at::ones({2, kIn}).to(test::device()))), Answers{true});
+      engine->clear_gradients();
+    }
+}
 
 // Weights that are used once and twice.
 struct Layer : nn::Module {
@@ -89,11 +175,14 @@ struct Layer : nn::Module {
     twice = child<nn::Linear>("twice", kIn, kIn);
   }
   at::Tensor forward(const at::Tensor& x) {
+    if (ends_with == 1) return once(x);
+    if (ends_with == 2) return twice(twice(x));
     const at::Tensor y = at::cat({once(x), twice(x) + 2 * twice(2 * x)}, 1);
     return beside ? y + 0 * once->weight.sum() : y;
   }
   nn::Ptr<nn::Linear> once, twice;
   bool beside = false;  // a weight is used beside its layer
+  int ends_with = 0;    // products that are the layer's last: once, or twice the same weight
 };
 struct Model : nn::Module {
   Model() { layer = child<Layer>("layer"); }
@@ -136,11 +225,13 @@ Gradients exact(int ranks, const std::vector<int>& passes) {
 }
 
 struct Job {
-  Job(const std::shared_ptr<comm::World>& world, Strategy strategy) : rank(world->rank()) {
+  Job(const std::shared_ptr<comm::World>& world, Strategy strategy, bool checkpointed = false)
+      : rank(world->rank()) {
     shard::ShardOptions options;
     options.world = world;
     options.strategy = strategy;
     options.mixed_precision = {.param = at::kBFloat16, .reduce = at::kFloat};
+    if (checkpointed) options.activation_checkpointing = {"Layer"};
     engine = shard::fully_shard(model, {.units = {"Layer"}}, options);
   }
   at::Tensor loss(int pass) {
@@ -239,6 +330,46 @@ void in_every_way(const std::shared_ptr<comm::World>& world) {
     job.engine->clear_gradients();
   }
 }
+// A backward of its own, as that of a checkpointed unit, begins with a product.
+void at_the_end(const std::shared_ptr<comm::World>& world) {
+  const auto wide = [](const at::Tensor& x) { return x.to(at::kDouble); };
+  for (const bool checkpointed : {false, true}) {
+    SCOPED_TRACE(checkpointed);
+    Job job(world, Strategy::full_shard, checkpointed);
+    const auto backward = [&](int ends_with, std::int64_t begin, std::int64_t columns) {
+      const Batch batch(7, job.rank);
+      job.model->layer->ends_with = ends_with;
+      nn::call(*job.model, batch.x, batch.slopes.narrow(1, begin, columns)).backward();
+    };
+    // Over the ranks' batches.
+    const auto mean = [&](auto&& gradient) {
+      at::Tensor sum = gradient(Batch(7, 0));
+      for (int rank = 1; rank < world->size(); ++rank) sum = sum + gradient(Batch(7, rank));
+      return sum / world->size();
+    };
+    backward(1, 0, kOut);
+    const auto once = mean([&](const Batch& batch) {
+      return wide(batch.slopes.narrow(1, 0, kOut)).t().mm(wide(batch.x));
+    });
+    EXPECT_LT(job.error({{"layer.once.weight", once}}, "layer.once.weight"),
+              test::device().is_cpu() ? 5e-3 : 1e-5);
+    job.engine->clear_gradients();
+
+    const auto gathered = [&](const char* name) {
+      return wide(job.engine->full_parameter(name).to(at::kBFloat16));
+    };
+    const at::Tensor weight = gathered("layer.twice.weight"), bias = gathered("layer.twice.bias");
+    backward(2, kOut, kIn);
+    const auto twice = mean([&](const Batch& batch) {
+      const at::Tensor x = wide(batch.x), slopes = wide(batch.slopes.narrow(1, kOut, kIn));
+      return slopes.t().mm(x.mm(weight.t()) + bias) + slopes.mm(weight).t().mm(x);
+    });
+    EXPECT_LT(job.error({{"layer.twice.weight", twice}}, "layer.twice.weight"), 2e-2);
+    job.engine->clear_gradients();
+  }
+}
+TEST_RANKS(WidePlace, AtTheEndOfAUnit, 2) { at_the_end(test::join_world()); }
+
 TEST_RANKS(WidePlace, OneRank, 1) { in_every_way(test::join_world()); }
 TEST_RANKS(WidePlace, TwoRanks, 2) { in_every_way(test::join_world()); }
 

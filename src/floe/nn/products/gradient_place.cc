@@ -20,18 +20,23 @@ bool gradients_arrive() {
   return !asked || asked->empty();
 }
 
-// How many gradients each leaf's accumulator waits for in the backward that runs on this thread.
-const std::unordered_map<const Node*, int>& expected_gradients() {
+// How many gradients each leaf's accumulator waits for in the backward that runs on this thread, as
+// far as autograd tells, see Note [Wide places].
+const std::unordered_map<const Node*, int>& expected_gradients(const Node& asks) {
   thread_local int counted_for = -1;
   thread_local std::unordered_map<const Node*, int> counts;
   const int task = torch::autograd::get_current_graph_task_id();
   if (task == counted_for) return counts;
   counted_for = task;
   counts.clear();
-  if (const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph())
-    for (const Node* node : *nodes)
-      for (const torch::autograd::Edge& edge : node->next_edges())
-        if (edge.function && edge.function->num_outputs() == 0) counts[edge.function.get()] += 1;
+  const auto count = [](const Node& node) {
+    for (const torch::autograd::Edge& edge : node.next_edges())
+      if (edge.function && edge.function->num_outputs() == 0) counts[edge.function.get()] += 1;
+  };
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  if (!nodes) return counts;
+  for (const Node* node : *nodes) count(*node);
+  if (!nodes->contains(const_cast<Node*>(&asks))) count(asks);  // it is the first
   return counts;
 }
 
@@ -44,14 +49,18 @@ constexpr const char* kPlaceKey = "gradient_place";
 
 }  // namespace
 
-bool gets_one_gradient(const at::Tensor& leaf) {
+bool gets_one_gradient(const at::Tensor& leaf, long held) {
   const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
-  if (!accumulator || leaf.grad().defined() || at::GradMode::is_enabled() ||
-      torch::autograd::AnomalyMode::is_enabled() || !accumulator->pre_hooks().empty() ||
-      !accumulator->tensor_pre_hooks().empty() || !accumulator->post_hooks().empty())
+  const auto asks = torch::autograd::get_current_node();
+  if (!accumulator || !asks || leaf.grad().defined() || at::GradMode::is_enabled() ||
+      torch::autograd::AnomalyMode::is_enabled() || !asks->post_hooks().empty() ||
+      !accumulator->pre_hooks().empty() || !accumulator->tensor_pre_hooks().empty() ||
+      !accumulator->post_hooks().empty())
     return false;
-  const auto found = expected_gradients().find(accumulator.get());
-  return found != expected_gradients().end() && found->second == 1;
+  const auto& expected = expected_gradients(*asks);
+  const auto found = expected.find(accumulator.get());
+  return found != expected.end() && found->second == 1 &&
+         accumulator.use_count() == 1 + held + found->second;
 }
 
 at::Tensor GradientPlace::product(const at::Tensor& left, const at::Tensor& right) const {

@@ -14,7 +14,9 @@
 // weight's own dtype, though, and gets a tensor that lies in the same memory and says no more than
 // that the gradient has arrived: its values mean nothing. So nobody may read it or add to it, and a
 // wide place is given only where the weight gets this one gradient in the backward that runs and
-// nothing is hooked to it; anywhere else the gradient goes the ordinary way.
+// nothing is hooked to it; anywhere else the gradient goes the ordinary way. Autograd does not tell
+// of the node that a backward begins with, unless that one asks. So every use of a weight that is
+// alive has to be one that is known: with each the accumulator of the weight has one reference more.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -67,8 +69,10 @@ at::Tensor weight_gradient(torch::autograd::AutogradContext& context, const at::
                            const at::Tensor& right);
 
 // Whether `leaf`, which has none yet, gets one gradient in the backward that runs on this thread,
-// and nobody but its accumulator sees it.
-bool gets_one_gradient(const at::Tensor& leaf);
+// from the function that asks, and nobody but its accumulator sees it. `held`: so many references to
+// the accumulator are the caller's own. False as well while a graph of an earlier forward is alive
+// in which the leaf was used.
+bool gets_one_gradient(const at::Tensor& leaf, long held);
 
 // From now on `leaf` has its place there; null: nowhere, which must be said before that is gone.
 void set_gradient_place(const at::Tensor& leaf, GradientPlaces* places, std::size_t index);

@@ -147,9 +147,15 @@ bool GroupGradient::accumulate(std::size_t index) {
   }
   open_buffer();
   const at::Tensor place = place_of(index);
+  const bool lies_there = gradient.const_data_ptr() == place.const_data_ptr();
+  // See Note [Wide places]: what it is now cannot be told from its values.
+  require(!given_[index] || lies_there || gradient.scalar_type() == place.scalar_type(),
+          "the gradient of '", group_.parameter(index).name,
+          "' was changed behind the product that had written it to its place; this is a mistake of "
+          "floe's: please report it");
   if (filled_[index])
     place.add_(gradient);
-  else if (gradient.const_data_ptr() != place.const_data_ptr())
+  else if (!lies_there)
     place.copy_(gradient);
   gradient.reset();
   given_[index] = false;
@@ -179,8 +185,8 @@ at::Tensor GroupGradient::take_place(std::size_t index, at::ScalarType dtype) {
   if (!takes(dtype) || filled_[index] || given_[index] || reducing() || takes_over(dtype))
     return {};
   const bool wide = dtype != group_.plan().reduce_dtype;
-  if (wide &&
-      (group_.leaf(index).scalar_type() != dtype || !nn::gets_one_gradient(group_.leaf(index))))
+  if (wide && (group_.leaf(index).scalar_type() != dtype ||
+               !nn::gets_one_gradient(group_.leaf(index), /*held=*/1)))  // by the group
     return {};
   listener_->before_gradient(group_);
   open_buffer();
