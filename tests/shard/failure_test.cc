@@ -571,5 +571,25 @@ TEST(Failure, GuardedRanksTellTheFirstCause) {
         << outcome.outputs[other];
 }
 
+// A launcher on another host must not start its ranks again for it.
+TEST(Failure, GuardedRanksEndLikeTheOneWithAWrongConfiguration) {
+  if (test::is_rank()) {
+    auto world = join_with(60s);
+    const int code = comm::guarded(*world, [&] {
+      world->group()->barrier("all have joined");
+      if (world->rank() == 1) throw ConfigError("train.lr is no number");
+      world->group()->barrier("wait for everybody");
+    });
+    std::exit(code);
+  }
+  const auto outcome =
+      test::start_ranks("Failure", "GuardedRanksEndLikeTheOneWithAWrongConfiguration", 3, 60s);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{2, 2, 2}));
+  for (const std::size_t other : {0, 2})
+    EXPECT_TRUE(has(outcome.outputs[other],
+                    "(the first failure was that of rank 1: train.lr is no number)"))
+        << outcome.outputs[other];
+}
+
 }  // namespace
 }  // namespace floe::failure_test

@@ -97,6 +97,17 @@ std::string first_difference(const std::vector<NamedText>& mine,
   return "";
 }
 
+// What a process returns that ends with this.
+Exit exit_of(const std::exception_ptr& cause) {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const Error& e) {
+    return e.exit();
+  } catch (...) {
+    return Exit::failed;
+  }
+}
+
 }  // namespace
 
 struct World::State {
@@ -624,8 +635,8 @@ void World::require_same(const std::string& what, const std::vector<NamedText>& 
   throw ConfigError(verdict);
 }
 
-void World::announce_failure(const std::string& cause) noexcept {
-  state_->control->announce_failure(cause);
+void World::announce_failure(const std::string& cause, bool is_usage) noexcept {
+  state_->control->announce_failure(cause, is_usage);
 }
 
 std::optional<std::string> World::first_failure(std::chrono::milliseconds wait) noexcept {
@@ -637,6 +648,11 @@ std::optional<std::string> World::first_failure(std::chrono::milliseconds wait) 
   } catch (const std::exception&) {
     return std::nullopt;
   }
+}
+
+bool World::failed_by_usage() const noexcept {
+  const auto failure = state_->control->first_failure(std::chrono::milliseconds(0));
+  return failure && failure->is_usage;
 }
 
 bool World::failed_rank_is_gone() const noexcept {
@@ -657,7 +673,7 @@ void World::fail(const std::exception_ptr& cause) noexcept {
   try {
     state_->failed_because = state_->describe_failure(cause);
     log::error(state_->failed_because);
-    announce_failure(state_->failed_because);
+    announce_failure(state_->failed_because, exit_of(cause) == Exit::usage);
   } catch (const std::exception& e) {
     log::error("a failure could not be told: ", e.what());
   }
@@ -666,19 +682,16 @@ void World::fail(const std::exception_ptr& cause) noexcept {
 const std::string& World::failure() const { return state_->failed_because; }
 
 int guarded(World& world, const std::function<void()>& work) {
-  const auto end_with = [&](Exit exit) {
-    world.fail(std::current_exception());
-    // The others need not wait for a collective in which this rank is missing, nor it for them.
-    world.abort();
-    return static_cast<int>(exit);
-  };
   try {
     work();
     return static_cast<int>(Exit::done);
-  } catch (const Error& e) {
-    return end_with(e.exit());
-  } catch (const std::exception&) {
-    return end_with(Exit::failed);
+  } catch (const std::exception& e) {
+    const auto cause = std::current_exception();
+    world.fail(cause);
+    // The others need not wait for a collective in which this rank is missing, nor it for them.
+    world.abort();
+    const bool echo = dynamic_cast<const CommError*>(&e) && world.failed_by_usage();
+    return static_cast<int>(echo ? Exit::usage : exit_of(cause));
   }
 }
 

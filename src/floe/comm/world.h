@@ -131,12 +131,15 @@ class World {
   void require_same(const std::string& what, const std::vector<NamedText>& values,
                     const std::string& advice);
 
-  // Tells the others why this rank ends; never throws. The first announcement stays.
-  void announce_failure(const std::string& cause) noexcept;
+  // Tells the others why this rank ends; never throws. The first announcement stays. `is_usage`: it
+  // is a wrong configuration, for which all ranks end with that exit code.
+  void announce_failure(const std::string& cause, bool is_usage = false) noexcept;
   // "rank 2: <cause>" of the rank that failed first, if one has within the wait: it said so, or is
   // gone without a word.
   std::optional<std::string> first_failure(std::chrono::milliseconds wait) noexcept;
 
+  // The first failure is a wrong configuration.
+  bool failed_by_usage() const noexcept;
   // The first failure is that of a rank which is gone without a word: it will not come any more.
   bool failed_rank_is_gone() const noexcept;
   // Logs why this rank ends and tells the others, before anything else is done about it. Where the
@@ -158,7 +161,8 @@ class World {
 };
 
 // Runs a rank's work and returns the exit code of the process. What it throws goes to World::fail;
-// the last line of the log is the cause.
+// the last line of the log is the cause. A rank that hears of another's wrong configuration only by
+// a collective that fails returns what that one does.
 int guarded(World& world, const std::function<void()>& work);
 
 }  // namespace floe::comm

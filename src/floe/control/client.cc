@@ -93,7 +93,9 @@ class Client final : public ControlPlane {
     pending_.erase(id);
     replies_.erase(id);
   }
-  void tell_failure(const Failure& failure) override { send({{"failed", failure.cause}}); }
+  void tell_failure(const Failure& failure) override {
+    send({{"failed", failure.cause}, {"usage", failure.is_usage}});
+  }
 
   void send(const Message& message) {
     connection_.send(message);
@@ -108,7 +110,8 @@ class Client final : public ControlPlane {
       members_ = members_of(*list, self_);
     } else if (message.contains("failed")) {
       note_failure({message.value("failed", 0), message.value("cause", std::string()),
-                    message.value("gone", false), message.value("host", std::string())});
+                    message.value("gone", false), message.value("host", std::string()),
+                    message.value("usage", false)});
     } else if (message.contains("ask")) {
       send({{"state", message.value("ask", std::int64_t{0})}, {"text", state()}});
     } else if (message.contains("bye")) {

@@ -95,10 +95,11 @@ void ControlPlane::note_failure(const Failure& failure) {
   changed_.notify_all();
 }
 
-void ControlPlane::announce_failure(const std::string& cause) noexcept {
+void ControlPlane::announce_failure(const std::string& cause, bool is_usage) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    if (!failure_ && gone_.empty()) tell_failure({self_.rank, cause});
+    if (!failure_ && gone_.empty())
+      tell_failure({.rank = self_.rank, .cause = cause, .is_usage = is_usage});
   } catch (const std::exception& e) {
     log::debug("the failure could not be told: ", e.what());
   }

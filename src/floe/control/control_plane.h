@@ -46,6 +46,7 @@ struct Failure {
   std::string cause;
   bool is_gone = false;   // without a word; else it has told the cause itself
   std::string host = {};  // its own; empty: unknown
+  bool is_usage = false;  // a wrong configuration or usage, for which starting again is no help
 };
 
 // Threads: every function may be called from any thread, but for leave().
@@ -97,7 +98,7 @@ class ControlPlane {
   };
 
   // Tells all ranks why this one ends. The first failure of all stays. Never throws.
-  void announce_failure(const std::string& cause) noexcept;
+  void announce_failure(const std::string& cause, bool is_usage = false) noexcept;
   std::optional<Failure> first_failure(milliseconds wait);
   bool has_failed() const;
   // This rank works with the others no more: calls that are for that end, whatever rank 0 does.

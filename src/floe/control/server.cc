@@ -232,7 +232,8 @@ class Server final : public ControlPlane {
     send_to_all({{"failed", failure.rank},
                  {"cause", failure.cause},
                  {"gone", failure.is_gone},
-                 {"host", failure.host}});
+                 {"host", failure.host},
+                 {"usage", failure.is_usage}});
     wakeup_.wake();
   }
 
@@ -316,7 +317,9 @@ class Server final : public ControlPlane {
     if (message.contains("op")) {
       serve(id, message.value("id", std::int64_t{0}), request_of(message));
     } else if (message.contains("failed")) {
-      fail({peer.rank, message.value("failed", std::string("no cause"))});
+      fail({.rank = peer.rank,
+            .cause = message.value("failed", std::string("no cause")),
+            .is_usage = message.value("usage", false)});
     } else if (message.contains("state")) {
       const auto poll = polls_.find(message.value("state", std::int64_t{-1}));
       if (poll == polls_.end()) return;
