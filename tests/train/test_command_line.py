@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 from running import FLOE, environment
@@ -123,10 +124,20 @@ def test_doctor_finds_two_ranks_that_can_talk():
     done = floe("doctor")
     assert "two ranks: met over loopback" in done.stdout, done.stdout
     for what in ("versions: floe", "LibTorch", "processors", "devices", "backends: gloo", "network", "open files",
-                 "shared memory", "launcher", "configurations"):
+                 "shared memory", "memory of ranks", "launcher", "configurations"):
         assert what in done.stdout
     assert done.returncode == (1 if "\nproblem" in done.stdout else 0)
     broken = subprocess.run(
         [FLOE, "doctor", "--no-ranks"], capture_output=True, text=True, env=environment(RANK="x", WORLD_SIZE="2")
     )
     assert broken.returncode == 1 and "problem  launcher" in broken.stdout
+
+
+@pytest.mark.parametrize("value, line", [
+    ("0", "note     memory of ranks: FLOE_SAME_HOST_MEMORY is 0: on the CPU, those of this host use sockets\n"),
+    ("no", "problem  memory of ranks: FLOE_SAME_HOST_MEMORY is 'no', not 0 or 1\n"),
+])
+def test_doctor_says_how_ranks_of_a_host_reach_each_other(value, line):
+    done = subprocess.run([FLOE, "doctor"], capture_output=True, text=True, env=environment(FLOE_SAME_HOST_MEMORY=value))
+    assert line in done.stdout, done.stdout
+    assert ("two ranks: met over loopback" in done.stdout) == (value == "0"), done.stdout

@@ -4,9 +4,10 @@
 // Gloo's own all-gather and reduce-scatter go through full-size temporaries, and its reduce-scatter
 // moves as much as an all-reduce. For CPU tensors floe sends slices straight from one rank's tensor
 // into the other's, with Gloo's send and receive or, on one host, as in Note [Memory of one host]:
-// an all-gather needs no extra memory, a reduce-scatter a constant window (four chunks per peer),
-// and each rank sends exactly (W-1)/W of the tensor. CUDA tensors, for which Gloo has no send, take
-// Gloo's own collectives.
+// an all-gather needs no extra memory (but for one copy of what is closed to other processes, such
+// as pinned memory), a reduce-scatter a constant window (four chunks per peer), and each rank sends
+// exactly (W-1)/W of the tensor. CUDA tensors, for which Gloo has no send, take Gloo's own
+// collectives.
 // `abort` reaches sends and receives at once; one of Gloo's own collectives that is under way ends
 // with the timeout.
 #pragma once
@@ -14,6 +15,7 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,14 @@ struct NetworkPlace {
 GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
                          std::vector<std::string> names, const std::vector<int>& here,
                          std::chrono::milliseconds timeout, const NetworkPlace& place);
+
+// What keeps ranks of this host from reading each other's memory (see Note [Memory of one host]) and
+// what would change that; nothing: they will, as far as one process can tell. Throws ConfigError for
+// a wrong FLOE_SAME_HOST_MEMORY.
+struct ClosedMemory {
+  std::string cause, advice;
+};
+std::optional<ClosedMemory> closed_memory();
 
 // Whether this build can make NCCL groups.
 bool has_nccl();

@@ -151,6 +151,18 @@ Finding shared_memory() {
           "NCCL fails without it; in Docker, start with --shm-size=1g."};
 }
 
+Finding memory_of_ranks() {
+  try {
+    const auto closed = comm::closed_memory();
+    if (!closed)
+      return {State::ok, "memory of ranks", "on the CPU, those of this host read each other's", ""};
+    return {State::note, "memory of ranks",
+            str(closed->cause, ": on the CPU, those of this host use sockets"), closed->advice};
+  } catch (const ConfigError& e) {
+    return {State::problem, "memory of ranks", e.what(), "Change or unset it."};
+  }
+}
+
 // Where a launcher has put this process.
 struct LauncherPlace {
   std::optional<comm::Rendezvous> found;
@@ -221,8 +233,10 @@ void communicate_as_rank() {
       comm::World::join({.backend = comm::Backend::gloo,
                          .device = at::kCPU,
                          .rendezvous = comm::find_rendezvous({}, comm::process_environment())});
-  const at::Tensor mine = at::full({1024}, world->rank() + 1.0F);
-  const at::Tensor all = at::full({1024 * world->size()}, 0.0F);
+  // As much as goes from memory to memory where that is permitted.
+  constexpr std::int64_t kNumel = 256 * 1024;
+  const at::Tensor mine = at::full({kNumel}, world->rank() + 1.0F);
+  const at::Tensor all = at::full({kNumel * world->size()}, 0.0F);
   world->group()->all_gather(all, mine, "doctor").wait();
   const float last = all[-1].item<float>();
   world->group()->all_reduce(mine, comm::Reduce::sum, "doctor").wait();
@@ -286,8 +300,8 @@ Exit run_doctor(const Args& args) {
 
 // Versions, devices, backends, libraries, network and limits.
 std::vector<Finding> look_at_machine() {
-  return {versions(), libraries(),  processors(),    devices(),       backends(),
-          network(),  open_files(), locked_memory(), shared_memory(), configs()};
+  return {versions(),   libraries(),     processors(),    devices(),         backends(), network(),
+          open_files(), locked_memory(), shared_memory(), memory_of_ranks(), configs()};
 }
 
 const Command kDoctorCommand{

@@ -106,7 +106,14 @@ class GlooGroup final : public Group {
       read = std::make_shared<std::future<void>>(gathers_->post([reads] { reads->run(); }));
     return Work([this, label, parts = std::move(parts), read] {
       guarded("all-gather", label, [&] {
-        for (const auto& part : parts) transfers_.finish(part);
+        try {
+          for (const auto& part : parts) transfers_.finish(part);
+        } catch (const std::exception& e) {
+          // What goes from memory to memory beside them ends as well, before the caller has its
+          // tensors back.
+          if (read) end(*read, e.what());
+          throw;
+        }
         if (read) finish_in_time(*read);
       });
     });
@@ -227,6 +234,12 @@ class GlooGroup final : public Group {
   void finish_in_time(std::future<void>& job) {
     if (job.wait_for(timeout_) != std::future_status::ready) transfers_.time_out();
     job.get();
+  }
+
+  void end(const std::future<void>& job, const std::string& why) {
+    memory_.take_back();
+    transfers_.give_up(why);
+    job.wait();
   }
 
   int divisor(Reduce reduce) const { return reduce == Reduce::average ? size() : 1; }

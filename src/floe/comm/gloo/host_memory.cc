@@ -1,13 +1,17 @@
 #include "floe/comm/gloo/host_memory.h"
 
 #include <ATen/ops/from_blob.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "floe/comm/backends.h"
 #include "floe/core/error.h"
 
 namespace floe::comm {
@@ -53,6 +57,21 @@ bool HostMemory::is_wanted() {
   require<ConfigError>(value == "0" || value == "1", "FLOE_SAME_HOST_MEMORY is '", value,
                        "', not 0 or 1");
   return value == "1";
+}
+
+std::optional<ClosedMemory> closed_memory() {
+  if (!HostMemory::is_wanted())
+    return ClosedMemory{"FLOE_SAME_HOST_MEMORY is 0", "Unset it to spare the CPU those copies."};
+  const int number = 0;
+  if (!is_readable(&number, sizeof number))
+    return ClosedMemory{str("process_vm_readv is refused (", std::strerror(errno), ")"),
+                        "In a container, permit it in the seccomp profile to spare the CPU those "
+                        "copies."};
+  const char scope = yama_scope();
+  if (scope == '3' || (scope == '2' && ::geteuid() != 0))
+    return ClosedMemory{str("kernel.yama.ptrace_scope is ", scope),
+                        "The administrator may set it to 1 to spare the CPU those copies."};
+  return std::nullopt;
 }
 
 HostMemory::HostMemory(Transfers& transfers, int rank, int size)
@@ -107,10 +126,17 @@ HostMemory::Loans::~Loans() {
   if (!tensors_.empty()) memory_.take_back();
 }
 
+at::Tensor HostMemory::Loans::readable(const at::Tensor& tensor) {
+  if (is_readable(tensor.const_data_ptr(), tensor.nbytes())) return tensor;
+  for (std::size_t i = 0; i < copied_.size(); ++i)
+    if (copied_[i].is_set_to(tensor)) return copies_[i];
+  copied_.push_back(tensor);
+  return copies_.emplace_back(tensor.clone());
+}
+
 void HostMemory::Loans::lend(const at::Tensor& tensor, int to, const Tags& tags, int message) {
   Transfers& transfers = memory_.transfers_;
-  const bool readable = is_readable(tensor.const_data_ptr(), tensor.nbytes());
-  tensors_.push_back(readable ? tensor : tensor.clone());
+  tensors_.push_back(readable(tensor));
   parts_.push_back(
       transfers.receive_answer(tensor_of(std::make_shared<char>()), to, tags.message(message + 1)));
   const at::Tensor& lent = tensors_.back();
@@ -123,6 +149,8 @@ void HostMemory::Loans::settle() {
   for (const Part& part : parts_) memory_.transfers_.finish(part, patience_);
   parts_.clear();
   tensors_.clear();
+  copied_.clear();
+  copies_.clear();
 }
 
 HostMemory::Loan::Loan(HostMemory& memory, Patience patience, int from, const Tags& tags,

@@ -75,7 +75,9 @@ class HostMemory {
    private:
     HostMemory& memory_;
     Patience patience_;
-    std::vector<at::Tensor> tensors_;
+    // The same for every rank that it is lent to.
+    at::Tensor readable(const at::Tensor& tensor);
+    std::vector<at::Tensor> tensors_, copied_, copies_;  // of what is closed to others
     std::vector<Part> parts_;
   };
 

@@ -106,12 +106,16 @@ bool is_readable(const void* data, std::size_t bytes) noexcept {
          static_cast<ssize_t>(ends.size());
 }
 
-void admit_siblings() noexcept {
-  char scope = 0;
+char yama_scope() noexcept {
+  char scope = '0';
   std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> scope;
+  return scope;
+}
+
+void admit_siblings() noexcept {
   const pid_t parent = ::getppid();
   // Process 1 has started all others.
-  if (scope == '1' && parent > 1) ::prctl(PR_SET_PTRACER, parent, 0, 0, 0);
+  if (yama_scope() == '1' && parent > 1) ::prctl(PR_SET_PTRACER, parent, 0, 0, 0);
 }
 
 std::int64_t peer_memory_bytes_read() noexcept { return bytes_read; }

@@ -52,6 +52,9 @@ class PeerMemory {
 // mapped, such as CUDA's pinned one, is closed to them.
 bool is_readable(const void* data, std::size_t bytes) noexcept;
 
+// The setting kernel.yama.ptrace_scope; '0' where there is no Yama.
+char yama_scope() noexcept;
+
 // Where Yama lets no process read another's memory unless that one agrees (ptrace_scope 1): agrees
 // to what the parent of this process has started, which are the ranks of its launcher.
 void admit_siblings() noexcept;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "floe/comm/group.h"
+#include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 
@@ -48,7 +49,8 @@ Transfers::Transfers(Gloo gloo, std::vector<std::string> names, std::chrono::mil
 
 Tags Transfers::take_tags(std::int64_t bytes, int count) {
   const auto size = static_cast<std::uint64_t>(bytes);
-  return {next_tag_.fetch_add(static_cast<std::uint32_t>(std::max(count, Tags::kMessages))),
+  const std::int64_t taken = round_up(count, Tags::kMessages);
+  return {next_tag_.fetch_add(static_cast<std::uint32_t>(taken)),
           static_cast<std::uint32_t>(mix64(size) % kTryTag),
           static_cast<std::uint32_t>(mix64(~size) % kTryTag)};
 }

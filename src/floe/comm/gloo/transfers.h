@@ -28,7 +28,8 @@ using Part = std::shared_ptr<Transfer>;
 // of what a rank sends to another, so that ranks which go different ways never get data that does
 // not fit (Gloo ends the process on more than was asked for, and takes less without a word): they
 // wait, and time out. Where the sizes fit, the ranks go on until they compare what they did.
-// Messages about data that is read from memory have another upper half than data of that size.
+// Messages about data that is read from memory have another upper half than data of that size; of
+// each kind, which have a size of their own, the lower half is always the same modulo kMessages.
 struct Tags {
   static constexpr int kMessages = 4;  // of a collective, from one rank to another
   std::uint32_t first = 0, sort = 0, message_sort = 0;
