@@ -55,7 +55,8 @@ LABELS = {
 }
 SHARDED = ["floe", "fsdp2", "fsdp2-apart", "fsdp1"]
 KEPT = ["floe-kept", "fsdp2-kept"]
-RESIDENT = ["floe-resident", "fsdp2-resident", "ddp"]
+RESIDENT = ["floe-resident", "fsdp2-resident"]
+WHOLE = ["floe-no-shard", "ddp"]  # everything on every rank
 
 
 def configurations(quick):
@@ -72,11 +73,11 @@ def configurations(quick):
     adapters = ["layers.*.adapter.*", *upper]
     return {
         "adapters": ("adapters in every layer and the two upper layers train", {**big, "adapter": adapter}, adapters,
-                     [*SHARDED, *KEPT, *RESIDENT]),
-        "last": ("only the last layers train", deep, last, [*SHARDED, *RESIDENT]),
-        "all": ("everything trains", big, ["*"], [*SHARDED, *KEPT, "floe-no-shard", "ddp"]),
+                     [*SHARDED, *KEPT, *RESIDENT, *WHOLE]),
+        "last": ("only the last layers train", deep, last, [*SHARDED, *RESIDENT, *WHOLE]),
+        "all": ("everything trains", big, ["*"], [*SHARDED, *KEPT, *WHOLE]),
         "tied": ("head and embedding share a weight, everything trains", {**big, "tied": True}, ["*"],
-                 [*SHARDED, "ddp"]),
+                 [*SHARDED, *WHOLE]),
         "tied-frozen": ("head and embedding share a frozen weight, adapters and the upper layers train",
                         {**big, "adapter": adapter, "tied": True}, adapters, SHARDED),
     }
