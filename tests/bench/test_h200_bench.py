@@ -197,6 +197,15 @@ def test_fp8_is_judged_beside_bf16_and_its_noise(tmp_path):
         assert list(tmp_path.glob(f"*-{model}.svg"))
     assert done.returncode == (1 if "NOT AS IT SHOULD BE" in done.stdout else 0)
 
+    # The same question again is answered from the file, one with another seed is not.
+    def again(*more):
+        run(tmp_path, "h200_fp8_quality.py", "--models", "tiny-llama", "--steps", "4", "--captions", "2", "--parts", "curve", *more)
+        return results(tmp_path, "h200-fp8-quality")["tiny-llama"]["curve"]
+
+    before = found["tiny-llama"]["curve"]
+    assert again() == before
+    assert again("--seed", "1")["bf16"]["losses"] != before["bf16"]["losses"]
+
 
 def test_fp8_is_judged_by_the_way_down_where_bf16_is_not_steady():
     sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
@@ -217,6 +226,11 @@ def test_fp8_is_judged_by_the_way_down_where_bf16_is_not_steady():
     assert not judged(never) and not judged(never, reordered=burst)
     # Bursts behind the way down count where bf16 beside itself has none.
     assert not judged(burst) and judged(burst, reordered=burst) and not judged(later(6), reordered=burst)
+    # And no bursts of bf16 are an excuse for what is worse than they are.
+    comes_back = plain[:210] + [12.0] * 290
+    stays_above = [max(loss, 2.6) for loss in plain]
+    assert not judged(comes_back, reordered=burst) and not judged(stays_above, reordered=burst)
+    assert not judged(plain, reordered=[*plain[:-1], math.nan]) and not judged([*plain[:-1], math.inf], reordered=burst)
 
 
 def test_saves_are_counted(tmp_path):
