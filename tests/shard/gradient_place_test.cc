@@ -173,6 +173,67 @@ TEST_RANKS(GradientPlace, IsNotForOthersOneRank, 1) {
   EXPECT_FALSE(weight.grad().defined());
 }
 
+// A backward that can be differentiated itself: torch writes nothing into given memory there.
+TEST_RANKS(GradientPlace, NotWhereTheBackwardHasAGraphOneRank, 1) {
+  Job job(test::join_world(), Strategy::no_shard);
+  nn::call(*job.model, input(1, 0)).backward({}, std::nullopt, /*create_graph=*/true);
+  job.expect(by_autograd(1, {1}));
+}
+
+// A unit whose gradient no product writes.
+struct Scale : nn::Module {
+  Scale() { weight = parameter("weight", {kDim}, nn::Init::normal(1)); }
+  at::Tensor forward(const at::Tensor& x) { return x * weight; }
+  at::Tensor weight;
+};
+struct Scales : nn::Module {
+  Scales() {
+    first = child<Scale>("first");
+    second = child<Scale>("second");
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(first(x)).square().mean(); }
+  nn::Ptr<Scale> first, second;
+};
+
+// Fails in the hook of a gradient that has arrived.
+struct Failing final : shard::Observer {
+  void on(const shard::Event& event) override {
+    if (event.kind != shard::Event::Kind::begin_wait || !event.unit.empty()) return;
+    failed = true;
+    throw std::runtime_error("where a reduction is waited for");
+  }
+  bool failed = false;
+};
+
+TEST_RANKS(GradientPlace, NothingOfABrokenPassIsLeft, 2) {
+  const auto world = test::join_world();
+  const auto model = std::make_shared<Scales>();
+  shard::ShardOptions options;
+  options.world = world;
+  const auto engine = shard::fully_shard(model, {.units = {"Scale"}}, options);
+  const auto pass = [&](int number) { nn::call(*model, input(number, world->rank())).backward(); };
+  const auto gradients = [&] {
+    const std::vector<at::Tensor> both{engine->full_gradient("first.weight").clone(),
+                                       engine->full_gradient("second.weight").clone()};
+    engine->clear_gradients();
+    return both;
+  };
+  pass(2);
+  const auto want = gradients();
+
+  Failing failing;
+  engine->add_observer(&failing);
+  EXPECT_THROW(pass(1), std::runtime_error);
+  EXPECT_TRUE(failing.failed);
+  engine->remove_observer(&failing);
+  EXPECT_FALSE(model->first->weight.grad().defined());
+  EXPECT_FALSE(model->second->weight.grad().defined());
+  engine->abandon();
+  pass(2);
+  const auto got = gradients();
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(at::equal(got[i], want[i])) << i;
+}
+
 // A graph that is older than the end of the engine.
 TEST_RANKS(GradientPlace, EndsWithTheEngineOneRank, 1) {
   Job job(test::join_world(), Strategy::no_shard);

@@ -2,6 +2,8 @@
 // everywhere where somebody else sees the gradient, or adds to it, the ordinary way.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -369,6 +371,21 @@ void at_the_end(const std::shared_ptr<comm::World>& world) {
   }
 }
 TEST_RANKS(WidePlace, AtTheEndOfAUnit, 2) { at_the_end(test::join_world()); }
+
+// A stream that the engine was not made on: nothing there waits for what reads a place.
+TEST_RANKS(WidePlace, NotOnAnotherStreamOneRank, 1) {
+  if (test::device().is_cpu()) return;
+  Job job(test::join_world(), Strategy::full_shard);
+  const c10::impl::VirtualGuardImpl streams(test::device().type());
+  const c10::StreamGuard guard(streams.getStreamFromGlobalPool(test::device()));
+  const at::Tensor loss = job.loss(1);
+  {
+    const Copies copies(kOut * kIn);
+    loss.backward();
+    EXPECT_EQ(Copies::count, 1);
+  }
+  job.expect(exact(1, {1}), /*rounded=*/true);
+}
 
 TEST_RANKS(WidePlace, OneRank, 1) { in_every_way(test::join_world()); }
 TEST_RANKS(WidePlace, TwoRanks, 2) { in_every_way(test::join_world()); }

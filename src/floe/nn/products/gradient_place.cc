@@ -14,10 +14,11 @@ namespace {
 
 using torch::autograd::Node;
 
-// In a backward that fills leaves, and does not hand gradients to whoever asked for some.
+// In a backward that fills leaves, and neither hands gradients to whoever asked for some nor is to
+// be differentiated itself.
 bool gradients_arrive() {
   const auto* asked = torch::autograd::get_current_graph_task_exec_info();
-  return !asked || asked->empty();
+  return (!asked || asked->empty()) && !at::GradMode::is_enabled();
 }
 
 // How many gradients each leaf's accumulator waits for in the backward that runs on this thread, as

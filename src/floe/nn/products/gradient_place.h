@@ -6,7 +6,8 @@
 // autograd as the gradient: then nothing is allocated and nothing copied. Autograd may do with it
 // whatever it does with a gradient. Where it adds another one (a weight that is used twice) the sum
 // is a new tensor, which is copied into the place as any other; so a place is given once until its
-// gradient has arrived.
+// gradient has arrived. And it is given only to what computes on the stream on which gradients are
+// taken in: on any other the memory may still be read for what it was used for before.
 //
 // Note [Wide places]
 // On a GPU a product of halves can write its sums in fp32 as they are, for a buffer of that dtype:
@@ -16,7 +17,8 @@
 // wide place is given only where the weight gets this one gradient in the backward that runs and
 // nothing is hooked to it; anywhere else the gradient goes the ordinary way. Autograd does not tell
 // of the node that a backward begins with, unless that one asks. So every use of a weight that is
-// alive has to be one that is known: with each the accumulator of the weight has one reference more.
+// alive has to be one that is known: with each the accumulator of the weight has one reference
+// more.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -69,9 +71,9 @@ at::Tensor weight_gradient(torch::autograd::AutogradContext& context, const at::
                            const at::Tensor& right);
 
 // Whether `leaf`, which has none yet, gets one gradient in the backward that runs on this thread,
-// from the function that asks, and nobody but its accumulator sees it. `held`: so many references to
-// the accumulator are the caller's own. False as well while a graph of an earlier forward is alive
-// in which the leaf was used.
+// from the function that asks, and nobody but its accumulator sees it. `held`: so many references
+// to the accumulator are the caller's own. False as well while a graph of an earlier forward is
+// alive in which the leaf was used.
 bool gets_one_gradient(const at::Tensor& leaf, long held);
 
 // From now on `leaf` has its place there; null: nowhere, which must be said before that is gone.

@@ -4,9 +4,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -25,8 +28,11 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
   GradientHook(GradientListener& listener, FlatGroup& group, std::size_t index)
       : listener_(listener), group_(group), index_(index) {}
-  void operator()(const torch::autograd::Variable&) override {
+  void operator()(const torch::autograd::Variable&) override try {
     listener_.on_gradient(group_, index_);
+  } catch (...) {  // nothing of a broken pass is added to what the next one brings
+    group_.leaf(index_).mutable_grad().reset();
+    throw;
   }
 
  private:
@@ -34,6 +40,16 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
   FlatGroup& group_;
   std::size_t index_;
 };
+
+// Whether what this thread computes now stands in the same queue as the hooks of the leaf do, which
+// take its gradient in and give buffers back. On the CPU all does.
+bool computes_where_hooks_do(const at::Tensor& leaf) {
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
+  const auto stream = accumulator ? accumulator->stream() : std::nullopt;
+  if (!stream) return true;
+  const c10::impl::VirtualGuardImpl guard(stream->device_type());
+  return guard.getStream(stream->device()) == *stream;
+}
 
 }  // namespace
 
@@ -127,6 +143,7 @@ void GroupGradient::close_buffer() {
 
 void GroupGradient::begin_backward() {
   arrived_.assign(arrived_.size(), false);
+  given_.assign(given_.size(), false);  // by a pass that broke before they arrived
   num_arrived_ = 0;
 }
 
@@ -176,13 +193,15 @@ at::Tensor GroupGradient::place_of(std::size_t index) const {
 bool GroupGradient::takes(at::ScalarType dtype) const {
   const at::ScalarType wanted = group_.plan().reduce_dtype;
   if (dtype == wanted) return true;
-  // See Note [Wide places]; the CPU has no such products.
+  // See Note [Wide places]; the CPU has no such products, and torch refuses them where it tunes.
+  static const char* tunes = std::getenv("PYTORCH_TUNABLEOP_ENABLED");
   return wanted == at::kFloat && (dtype == at::kBFloat16 || dtype == at::kHalf) &&
-         !kernels::acts_as_cpu(context_.device);
+         !kernels::acts_as_cpu(context_.device) && (!tunes || *tunes != '1');
 }
 
 at::Tensor GroupGradient::take_place(std::size_t index, at::ScalarType dtype) {
-  if (!takes(dtype) || filled_[index] || given_[index] || reducing() || takes_over(dtype))
+  if (!takes(dtype) || filled_[index] || given_[index] || reducing() || takes_over(dtype) ||
+      !computes_where_hooks_do(group_.leaf(index)))
     return {};
   const bool wide = dtype != group_.plan().reduce_dtype;
   if (wide && (group_.leaf(index).scalar_type() != dtype ||
