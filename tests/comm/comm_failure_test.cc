@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "floe/comm/shared_folder.h"
 #include "floe/comm/world.h"
 #include "floe/core/error.h"
 #include "floe/launch/environment.h"
@@ -349,6 +350,33 @@ TEST(FirstFailure, TheCauseReachesTheOthers) {
   EXPECT_EQ(world->first_failure(5s), "rank 1: the disk is full");
   world->publish(str("read/", world->rank()), "");
   world->lookup(str("read/", 2 - world->rank()), 5s);
+}
+
+// Who waits for what another rank is to say hears of its end instead, long before the timeout; and
+// what it has said before its end is heard.
+TEST(FirstFailure, EndsAWaitForWhatARankSays) {
+  if (!test::is_rank()) {
+    const auto outcome = test::start_ranks("FirstFailure", "EndsAWaitForWhatARankSays", 3, 60s);
+    EXPECT_LT(outcome.seconds, 30);
+    EXPECT_EQ(outcome.exit_codes, (std::vector<int>{1, 1, 1})) << join(outcome.outputs, "\n---\n");
+    for (const std::size_t other : {0, 2})
+      EXPECT_TRUE(has(outcome.outputs[other], "because of rank 1: the disk is full"))
+          << outcome.outputs[other];
+    return;
+  }
+  auto world = join_with(300s);
+  std::exit(guarded(*world, [&] {
+    if (world->rank() == 1) {
+      world->publish("said", "before its end");
+      world->announce_failure("the disk is full");
+      throw Error("the disk is full");
+    }
+    while (!world->first_failure(1s)) {
+    }
+    EXPECT_EQ(world->hear("said", "rank 1 did not say it"), "before its end");
+    if (world->rank() == 0) find_folder_problem(*world, "/tmp", 1s);
+    world->hear("not said", "rank 1 did not say it");
+  }));
 }
 
 // Without rank 0 there is no store: that is the failure, and nothing hangs.

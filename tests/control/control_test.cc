@@ -353,6 +353,26 @@ TEST(Refused, AnotherVersion) {
   EXPECT_NE(refusal.served, "");
 }
 
+// Nor would those who were welcome do better when they are started again.
+TEST(Refused, AnotherVersionEndsAllAsAWrongConfiguration) {
+  Place place;
+  const ControlPlane::Where where = place.where();
+  auto served = std::async(std::launch::async, [&] {
+    return message<ConfigError>(
+        [&] { ControlPlane::serve(member(0, 3), std::move(place.listening), 10s); });
+  });
+  auto welcome = std::async(std::launch::async, [&] {
+    return message<ConfigError>([&] { ControlPlane::join(member(1, 3), where, 10s); });
+  });
+  std::this_thread::sleep_for(500ms);  // it waits for the third
+  Member odd = member(2, 3);
+  odd.version = "2";
+  message<ConfigError>([&] { ControlPlane::join(odd, where, 10s); });
+  for (const std::string& said : {served.get(), welcome.get()})
+    EXPECT_TRUE(has(said, "the ranks could not meet") && has(said, "was started with floe 2"))
+        << said;
+}
+
 TEST(Refused, ASecondRankZero) {
   const Refusal refusal = come_with([](Member& m) { m.rank = 0; });
   EXPECT_TRUE(has(refusal.refused, "says that it is rank 0 of 2")) << refusal.refused;

@@ -15,10 +15,8 @@ namespace floe::comm {
 namespace {
 
 std::string told(World& world, const std::string& key, int rank) {
-  const auto found = world.lookup(key, world.timeout());
-  require<CommError>(found.has_value(), world.name_of(rank),
-                     " has not tried the folder that all ranks share in time");
-  return *found;
+  return world.hear(
+      key, str(world.name_of(rank), " has not tried the folder that all ranks share"));
 }
 
 }  // namespace

@@ -238,20 +238,27 @@ struct World::State {
     return sentence_of_states(ask_all(), [this](int rank) { return control->name_of(rank); });
   }
 
-  // What rank 0 found when it compared; empty: all is the same.
-  std::string verdict(const std::string& key, const std::string& what) {
+  std::string hear(const std::string& key, const std::string& missing) {
     const control::Request request{control::Request::Op::get, {key}};
     std::optional<control::Reply> reply;
     try {
       reply = control->call(request, timeout, /*unless_failed=*/true);
     } catch (const CommError&) {
-      // Rank 0 ends because of what it found; that may be there although its end was heard first.
+      // Who ends because of what it says is heard to end first, perhaps.
       reply = control->call(request, std::chrono::seconds(1));
       if (!reply) throw;
     }
-    require<CommError>(reply.has_value(), control->name_of(0), " did not compare ", what,
-                       " in time");
+    require<CommError>(reply.has_value(), missing, " in time");
     return reply->values.at(0);
+  }
+
+  // What rank 0 found when it compared; empty: all is the same.
+  std::string verdict(const std::string& key, const std::string& what) {
+    return hear(key, str(control->name_of(0), " did not compare ", what));
+  }
+
+  std::string echo(const CommError& e, const control::Failure& first) const {
+    return str(e.what(), " ", kBecauseOf, control->name_of(first.rank), ": ", first.cause, ")");
   }
 
   // In one sentence, for the log and the other ranks.
@@ -263,9 +270,7 @@ struct World::State {
       // and the others wait for what those say.
       const bool asks = place.rank < kRanksThatTell;
       const auto first = control->first_failure(std::chrono::seconds(asks ? 2 : 10));
-      if (first && first->rank != place.rank)
-        return str(e.what(), " ", kBecauseOf, control->name_of(first->rank), ": ", first->cause,
-                   ")");
+      if (first && first->rank != place.rank) return echo(e, *first);
       if (first || place.world_size == 1) return e.what();
       if (asks) return str(e.what(), "; what the ranks are doing: ", states());
       return str(e.what(), control->rank_0_answers()
@@ -418,11 +423,26 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
     return Activity::of_this_rank().text();
   });
   state->store = c10::make_intrusive<ControlStore>(state->control, state->timeout);
-  if (chosen && state->backend == Backend::nccl) state->refuse_shared_gpu();
+  log::set_host(state->control->on_several_hosts() ? host_name() : "");
   if (!state->interface.empty())
     ::setenv("NCCL_SOCKET_IFNAME", state->interface.c_str(), /*overwrite=*/0);
-  log::set_host(state->control->on_several_hosts() ? host_name() : "");
-  state->group = state->make_group("world", state->in_order());
+  try {
+    if (chosen && state->backend == Backend::nccl) state->refuse_shared_gpu();
+    state->group = state->make_group("world", state->in_order());
+  } catch (const CommError& e) {  // the echo of another rank's failure, perhaps
+    const auto first = state->control->first_failure(std::chrono::seconds(2));
+    if (!first || first->rank == state->place.rank) {
+      state->control->announce_failure(cause_of(e));
+      throw;
+    }
+    const std::string why = state->echo(e, *first);
+    if (first->is_usage) throw ConfigError(why);
+    throw CommError(why);
+  } catch (const std::exception& e) {  // else they would wait for this rank
+    state->control->announce_failure(cause_of(e),
+                                     exit_of(std::current_exception()) == Exit::usage);
+    throw;
+  }
   if (state->place.world_size > 1 && options.watch_failures) state->watch_failures();
   return std::shared_ptr<World>(new World(std::move(state)));
 }
@@ -568,6 +588,10 @@ std::optional<std::string> World::lookup(const std::string& key, std::chrono::mi
   } catch (const std::exception&) {
     return std::nullopt;
   }
+}
+
+std::string World::hear(const std::string& key, const std::string& missing) {
+  return state_->hear(key, missing);
 }
 
 std::string World::await(const std::string& key, const std::function<void()>& between) {

@@ -61,8 +61,9 @@ struct WorldOptions {
 
 class World {
  public:
-  // Collective: all ranks meet. Throws ConfigError for a backend this build does not have,
-  // CommError when the others do not come within the timeout.
+  // Collective: all ranks meet. Throws ConfigError for a backend this build does not have, and
+  // where another rank has a wrong configuration; CommError when the others do not come within the
+  // timeout, or one fails meanwhile.
   static std::shared_ptr<World> join(const WorldOptions& options);
   // From the environment that a launcher left (see find_rendezvous).
   static std::shared_ptr<World> join();
@@ -114,6 +115,10 @@ class World {
   // Waits for the key; nothing when it does not come in time or rank 0 is gone. A wait of
   // 0 looks once.
   std::optional<std::string> lookup(const std::string& key, std::chrono::milliseconds wait);
+  // Waits for the key as long as a collective would. Throws CommError that says so (`missing`:
+  // "rank 3 did not …") when it does not come in time, and when a rank has failed without having
+  // published it.
+  std::string hear(const std::string& key, const std::string& missing);
   // Waits for the key until it comes, with one request. `between` is called every now and then, and
   // may throw. Throws CommError when rank 0 is gone.
   std::string await(const std::string& key, const std::function<void()>& between);

@@ -43,7 +43,7 @@ class Client final : public ControlPlane {
       return !members_.empty() || failure_.has_value() || !gone_.empty();
     });
     if (!members_.empty()) return;
-    if (failure_) throw CommError(str("the ranks could not meet because of ", describe(*failure_)));
+    if (failure_) could_not_meet(*failure_);
     require<CommError>(gone_.empty(), gone_);
     throw CommError(
         "rank 0 does not say who is there: its process is stopped, or it waits for "

@@ -41,6 +41,12 @@ std::string ControlPlane::describe(const Failure& failure) const {
              failure.cause);
 }
 
+void ControlPlane::could_not_meet(const Failure& failure) const {
+  const std::string why = str("the ranks could not meet because of ", describe(failure));
+  if (failure.is_usage) throw ConfigError(why);
+  throw CommError(why);
+}
+
 std::optional<Reply> ControlPlane::call(const Request& request, milliseconds wait,
                                         bool unless_failed) {
   const bool waiting = waits(request.op);

@@ -138,6 +138,8 @@ class ControlPlane {
   std::string state() const;
   // "rank 3 on h1: it was killed"; also while not all ranks are known.
   std::string describe(const Failure& failure) const;
+  // Throws what a rank ends with that waited for the others when one failed.
+  [[noreturn]] void could_not_meet(const Failure& failure) const;
 
   Member self_;
   std::vector<Member> members_;

@@ -67,8 +67,7 @@ class Server final : public ControlPlane {
       changed_.wait_for(lock, std::min<Clock::duration>(left, kTellMissing), is_over);
       if (!members_.empty()) return;
       if (failure_ && wrong_) throw ConfigError("the ranks could not meet: " + failure_->cause);
-      if (failure_)
-        throw CommError(str("the ranks could not meet because of ", describe(*failure_)));
+      if (failure_) could_not_meet(*failure_);
       if (Clock::now() - begin >= timeout) break;
       log::warn("waiting for ", missing(), ", since ", (Clock::now() - begin) / 1s, " s");
     }
@@ -305,7 +304,7 @@ class Server final : public ControlPlane {
     peer.connection.half_close();
     if (verdict.kind == Verdict::Kind::wrong) {
       wrong_ = true;
-      fail({self_.rank, verdict.why});
+      fail({.rank = self_.rank, .cause = verdict.why, .is_usage = true});
     }
   }
 

@@ -45,11 +45,9 @@ std::vector<std::string> exchange(comm::World& world, const std::string& what,
                                   const std::string& text) {
   world.publish(str("doctor/", what, "/", world.rank()), text);
   std::vector<std::string> all;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const auto found = world.lookup(str("doctor/", what, "/", rank), world.timeout());
-    require<CommError>(found.has_value(), world.name_of(rank), " has not told its ", what);
-    all.push_back(*found);
-  }
+  for (int rank = 0; rank < world.size(); ++rank)
+    all.push_back(world.hear(str("doctor/", what, "/", rank),
+                             str(world.name_of(rank), " has not told its ", what)));
   return all;
 }
 

@@ -108,9 +108,7 @@ RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config
     }
     world.publish("run folder", found);
   } else {
-    const auto said = world.lookup("run folder", world.timeout());
-    require<CommError>(said.has_value(), "rank 0 did not open the run's folder in time");
-    found = *said;
+    found = world.hear("run folder", "rank 0 did not open the run's folder");
   }
   if (!found.empty()) throw Error(found.substr(1), static_cast<Exit>(found[0] - '0'));
   const std::string logs = path_ + "/logs";
