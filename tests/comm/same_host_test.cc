@@ -12,6 +12,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <iostream>
 #include <random>
 #include <thread>
 
@@ -47,7 +49,8 @@ std::shared_ptr<World> join_again(World& world) {
 // Whether this system lets ranks of one launcher read each other's memory at all.
 bool is_permitted() {
   const int number = 5;
-  return is_readable(&number, sizeof number) && yama_scope() <= '1';
+  return is_readable(&number, sizeof number) &&
+         (yama_scope() == '0' || may_trace() || (yama_scope() == '1' && ends_before_parent()));
 }
 
 // Random elements, others on every rank and in every collective.
@@ -197,6 +200,62 @@ TEST_RANKS(SameHost, TheSwitchIsOnOrOff, 2) {
   } catch (const ConfigError& e) {
     EXPECT_STREQ(e.what(), "FLOE_SAME_HOST_MEMORY is 'no', not 0 or 1");
   }
+}
+
+// All end at once like the one that is wrong, whichever that is.
+TEST(SameHost, AWrongSwitchOfOneRankEndsAll) {
+  const char* wrong = std::getenv("FLOE_TEST_WRONG_RANK");
+  if (test::is_rank()) {
+    try {
+      if (process_environment()("RANK") == wrong) setenv(kSwitch, "off", 1);
+      join_at(0, 300s);
+    } catch (const Error& e) {
+      std::cerr << e.what();
+      std::exit(static_cast<int>(e.exit()));
+    }
+    std::exit(0);
+  }
+  for (const std::size_t rank : {0, 1}) {
+    setenv("FLOE_TEST_WRONG_RANK", std::to_string(rank).c_str(), 1);
+    const auto outcome = test::start_ranks("SameHost", "AWrongSwitchOfOneRankEndsAll", 3, 60s);
+    EXPECT_LT(outcome.seconds, 30);
+    EXPECT_EQ(outcome.exit_codes, (std::vector<int>{2, 2, 2}));
+    for (const std::string& said : outcome.outputs)
+      EXPECT_NE(said.find("FLOE_SAME_HOST_MEMORY is 'off', not 0 or 1"), std::string::npos) << said;
+  }
+  unsetenv("FLOE_TEST_WRONG_RANK");
+}
+
+// What Yama keeps of an agreement ends with the parent.
+TEST(SameHost, WhoEndsBeforeItsParent) {
+  const auto ends = [](const std::function<void()>& begin) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      for (const char* variable : {"TORCHELASTIC_RUN_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK",
+                                   "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "HOROVOD_RANK"})
+        unsetenv(variable);
+      begin();
+      _exit(ends_before_parent() ? 1 : 0);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 1;
+  };
+  EXPECT_FALSE(ends([] { setenv("RANK", "0", 1); }));  // by hand
+  EXPECT_TRUE(ends([] { prctl(PR_SET_PDEATHSIG, SIGKILL); }));
+  for (const char* variable : {"TORCHELASTIC_RUN_ID", "SLURM_PROCID", "PMIX_RANK"})
+    EXPECT_TRUE(ends([&] { setenv(variable, "1", 1); })) << variable;
+}
+
+TEST(SameHost, CapabilitiesAreLookedAt) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) _exit(2);
+    _exit(may_trace() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // A process with this memory, which lives until the object ends.

@@ -39,13 +39,15 @@ GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>
                          std::vector<std::string> names, const std::vector<int>& here,
                          std::chrono::milliseconds timeout, const NetworkPlace& place);
 
-// What keeps ranks of this host from reading each other's memory (see Note [Memory of one host]) and
-// what would change that; nothing: they will, as far as one process can tell. Throws ConfigError for
-// a wrong FLOE_SAME_HOST_MEMORY.
+// What keeps ranks of this host from reading each other's memory (see Note [Memory of one host])
+// and what would change that; nothing: they will, as far as one process can tell. Throws
+// ConfigError for a wrong FLOE_SAME_HOST_MEMORY.
 struct ClosedMemory {
   std::string cause, advice;
 };
 std::optional<ClosedMemory> closed_memory();
+// Whether those of them alone do that which a launcher has started that stays (ptrace_scope 1).
+bool memory_needs_launcher();
 
 // Whether this build can make NCCL groups.
 bool has_nccl();

@@ -1,7 +1,6 @@
 #include "floe/comm/gloo/host_memory.h"
 
 #include <ATen/ops/from_blob.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -68,11 +67,13 @@ std::optional<ClosedMemory> closed_memory() {
                         "In a container, permit it in the seccomp profile to spare the CPU those "
                         "copies."};
   const char scope = yama_scope();
-  if (scope == '3' || (scope == '2' && ::geteuid() != 0))
+  if (scope == '3' || (scope == '2' && !may_trace()))
     return ClosedMemory{str("kernel.yama.ptrace_scope is ", scope),
                         "The administrator may set it to 1 to spare the CPU those copies."};
   return std::nullopt;
 }
+
+bool memory_needs_launcher() { return yama_scope() == '1' && !may_trace(); }
 
 HostMemory::HostMemory(Transfers& transfers, int rank, int size)
     : transfers_(transfers), rank_(rank), peers_(static_cast<std::size_t>(size)) {}

@@ -12,7 +12,8 @@
 // These messages go through Gloo as everything else does: a rank that is late, hangs or is gone is
 // noticed there, in the same time and with the same words. What may be read is in
 // Note [Words that are taken back]. Two ranks send to each other in this way when each can read the
-// other's memory, which they try when the group is made, and only what is large enough.
+// other's memory, which they try when the group is made, and only what is large enough. There is no
+// way back to sockets later: a rank that could ask for it would wait for one that asks as well.
 // FLOE_SAME_HOST_MEMORY=0 on one of them switches it off for the two.
 #pragma once
 

@@ -5,8 +5,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <fstream>
@@ -112,10 +114,35 @@ char yama_scope() noexcept {
   return scope;
 }
 
+bool may_trace() noexcept {
+  constexpr int kSysPtrace = 19;
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::uint64_t capabilities = 0;
+    if (word == "CapEff:" && status >> std::hex >> capabilities)
+      return (capabilities >> kSysPtrace & 1) != 0;
+  }
+  return false;
+}
+
+bool ends_before_parent() noexcept {
+  int signal = 0;
+  if (::prctl(PR_GET_PDEATHSIG, &signal, 0, 0, 0) == 0 && signal != 0) return true;
+  constexpr std::array kOfLaunchers{"TORCHELASTIC_RUN_ID", "SLURM_PROCID",
+                                    "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+                                    "PMIX_RANK",            "MV2_COMM_WORLD_RANK",
+                                    "HOROVOD_RANK"};
+  return std::any_of(kOfLaunchers.begin(), kOfLaunchers.end(), [](const char* variable) {
+    const char* value = std::getenv(variable);
+    return value && *value;
+  });
+}
+
 void admit_siblings() noexcept {
   const pid_t parent = ::getppid();
   // Process 1 has started all others.
-  if (yama_scope() == '1' && parent > 1) ::prctl(PR_SET_PTRACER, parent, 0, 0, 0);
+  if (yama_scope() == '1' && parent > 1 && ends_before_parent())
+    ::prctl(PR_SET_PTRACER, parent, 0, 0, 0);
 }
 
 std::int64_t peer_memory_bytes_read() noexcept { return bytes_read; }

@@ -55,8 +55,16 @@ bool is_readable(const void* data, std::size_t bytes) noexcept;
 // The setting kernel.yama.ptrace_scope; '0' where there is no Yama.
 char yama_scope() noexcept;
 
+// Whether this process may trace any other of its user, whatever Yama says (CAP_SYS_PTRACE).
+bool may_trace() noexcept;
+
+// Whether this process ends before its parent does: it dies with it, or a launcher that waits for
+// its ranks has started it. Nobody knows of one that was started by hand.
+bool ends_before_parent() noexcept;
+
 // Where Yama lets no process read another's memory unless that one agrees (ptrace_scope 1): agrees
-// to what the parent of this process has started, which are the ranks of its launcher.
+// to what the parent of this process has started, which are the ranks of its launcher. The system
+// forgets it when the parent ends, so nothing is done where that may happen first.
 void admit_siblings() noexcept;
 
 // Bytes that this process has read from others.
