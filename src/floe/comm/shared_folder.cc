@@ -15,8 +15,8 @@ namespace floe::comm {
 namespace {
 
 std::string told(World& world, const std::string& key, int rank) {
-  return world.hear(
-      key, str(world.name_of(rank), " has not tried the folder that all ranks share"));
+  return world.hear(key,
+                    str(world.name_of(rank), " has not tried the folder that all ranks share"));
 }
 
 }  // namespace

@@ -439,8 +439,7 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
     if (first->is_usage) throw ConfigError(why);
     throw CommError(why);
   } catch (const std::exception& e) {  // else they would wait for this rank
-    state->control->announce_failure(cause_of(e),
-                                     exit_of(std::current_exception()) == Exit::usage);
+    state->control->announce_failure(cause_of(e), exit_of(std::current_exception()) == Exit::usage);
     throw;
   }
   if (state->place.world_size > 1 && options.watch_failures) state->watch_failures();

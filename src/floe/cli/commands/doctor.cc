@@ -155,12 +155,13 @@ Finding memory_of_ranks() {
   try {
     const auto closed = comm::closed_memory();
     if (!closed)
-      return {State::ok, "memory of ranks",
-              comm::memory_needs_launcher()
-                  ? "on the CPU, those of this host read each other's, where floe launch, torchrun, "
-                    "srun or mpirun has started them (kernel.yama.ptrace_scope is 1)"
-                  : "on the CPU, those of this host read each other's",
-              ""};
+      return {
+          State::ok, "memory of ranks",
+          comm::memory_needs_launcher()
+              ? "on the CPU, those of this host read each other's, where floe launch, torchrun, "
+                "srun or mpirun has started them (kernel.yama.ptrace_scope is 1)"
+              : "on the CPU, those of this host read each other's",
+          ""};
     return {State::note, "memory of ranks",
             str(closed->cause, ": on the CPU, those of this host use sockets"), closed->advice};
   } catch (const ConfigError& e) {

@@ -128,10 +128,9 @@ bool may_trace() noexcept {
 bool ends_before_parent() noexcept {
   int signal = 0;
   if (::prctl(PR_GET_PDEATHSIG, &signal, 0, 0, 0) == 0 && signal != 0) return true;
-  constexpr std::array kOfLaunchers{"TORCHELASTIC_RUN_ID", "SLURM_PROCID",
-                                    "OMPI_COMM_WORLD_RANK", "PMI_RANK",
-                                    "PMIX_RANK",            "MV2_COMM_WORLD_RANK",
-                                    "HOROVOD_RANK"};
+  constexpr std::array kOfLaunchers{
+      "TORCHELASTIC_RUN_ID", "SLURM_PROCID",        "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+      "PMIX_RANK",           "MV2_COMM_WORLD_RANK", "HOROVOD_RANK"};
   return std::any_of(kOfLaunchers.begin(), kOfLaunchers.end(), [](const char* variable) {
     const char* value = std::getenv(variable);
     return value && *value;
