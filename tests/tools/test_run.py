@@ -394,3 +394,37 @@ def test_no_browser_breaks_nothing(tmp_path, package, result):
     else:
         assert "left out" not in done.stdout
         assert (tmp_path / "apt.log").read_text().split()[0] == "install"
+
+
+# ---- the GPU tests of a packed build ----
+
+
+def test_packed_tests_run_side_by_side(tmp_path):
+    """Two that wait for each other pass; what fails, and what takes longer than it may, does not."""
+    meets = 'touch "$1"; for i in {1..200}; do [[ ! -e $2 ]] || exit 0; sleep 0.1; done; exit 1'
+    for name, script in {"meets": meets, "fails": "echo 'not equal'; exit 3", "hangs": "sleep 60"}.items():
+        program = fake(tmp_path, name, script)
+        write(tmp_path / "build/bin" / name, program.read_text())
+        (tmp_path / "build/bin" / name).chmod(0o755)
+    lines = {"one": f"50 env HERE=@SOURCE@ @BIN@/meets {tmp_path}/a {tmp_path}/b", "other": f"50 @BIN@/meets {tmp_path}/b {tmp_path}/a",
+             "hangs": "1 @BIN@/hangs", "fails": "10 @BIN@/fails"}  # fmt: skip
+    write(tmp_path / "build/gpu_tests.txt", "\n".join(f"{name} {line}" for name, line in lines.items()))
+    script = f"BUILD={tmp_path}/build FLOE_JOBS=3; test_packed"
+    done = shell(script + "; summary", tmp_path)
+    assert done.returncode == 1, done.stderr
+    ends = dict(re.findall(r"^(\w+) +\d+ s +(\w+)$", done.stdout, re.MULTILINE))
+    assert ends == {"one": "passed", "other": "passed", "hangs": "FAILED", "fails": "FAILED", "all": "FAILED"}, done.stdout + done.stderr
+    assert "--- fails\nnot equal\n" in done.stdout
+    done = shell(script + " other_one", tmp_path)
+    assert done.returncode == 2 and "no GPU test is called other_one; there are: one other hangs fails" in done.stderr
+
+
+def test_packed_tests_end_with_the_script(tmp_path):
+    write(tmp_path / "build/gpu_tests.txt", f"hangs 50 bash -c touch${{IFS}}{tmp_path}/begun;sleep${{IFS}}50;touch${{IFS}}{tmp_path}/over")
+    script = f'source "{SOURCE}/run"; BUILD={tmp_path}/build FLOE_JOBS=3; test_packed'
+    process = subprocess.Popen(["bash", "-c", script], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: (tmp_path / "begun").exists(), 20)
+    process.send_signal(signal.SIGTERM)
+    assert "run: stopped" in process.communicate(timeout=20)[1] and process.returncode == 143
+    mine = subprocess.run(["pgrep", "-f", f"touch.*{tmp_path}/over"], capture_output=True, text=True)
+    assert mine.stdout == ""
