@@ -1,11 +1,15 @@
 // A rehearsed step beside the same step that really runs: collectives, memory and what is left
 // behind.
 #include <ATen/ops/randint.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
+#include <string_view>
 
 #include "floe/comm/world.h"
+#include "floe/models/flamingo/flamingo.h"
 #include "floe/models/transformer.h"
 #include "floe/nn/module.h"
 #include "floe/observe/diagnostics/memory_counter.h"
@@ -15,6 +19,7 @@
 #include "floe/shard/engine.h"
 #include "floe/strategy/strategy_options.h"
 #include "tests/config/expect_error.h"
+#include "tests/models/small_models.h"
 #include "tests/plan/planned.h"
 
 namespace floe::rehearsal_test {
@@ -167,6 +172,65 @@ TEST(Rehearsal, SeveralPassesReduceAsThePlanSays) {
     EXPECT_EQ(2 * reductions(trace.earlier) + reductions(trace.steps), report.moved.reduce_scatters)
         << where;
   }
+}
+
+// Products of halves that write fp32, by the shape of what they write.
+using Shapes = std::map<std::vector<std::int64_t>, int>;
+class WideProducts {
+ public:
+  WideProducts() {
+    shapes.clear();
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback(
+            [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
+              constexpr std::size_t kWithDtype = 4;  // left, right, dtype, out
+              if (std::string_view(call.name()) == "aten::mm" && call.inputs().size() == kWithDtype)
+                ++shapes[call.inputs()[3].toTensor().sizes().vec()];
+              return nullptr;
+            })
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~WideProducts() { at::removeCallback(handle_); }
+  WideProducts(const WideProducts&) = delete;
+  WideProducts& operator=(const WideProducts&) = delete;
+  static inline Shapes shapes;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+// See Note [Wide places].
+TEST(Rehearsal, GradientsOfFlamingosProductsAreWrittenInPlace) {
+  const auto has_a_place = [](const std::string& name) {
+    const bool resampler = name.starts_with("perceiver");
+    if (!resampler && name.find("gated_cross_attn") == std::string::npos) return false;
+    // Media and latents are projected by the same weight.
+    return name.ends_with("weight") && !(resampler && name.ends_with("to_kv.weight"));
+  };
+  for (const nlohmann::json& lm : {test::kMpt, test::kNeox})
+    for (const auto& checkpointed :
+         {std::vector<std::string>{}, {"GatedCrossAttention", "PerceiverResampler"}}) {
+      const auto model = std::make_shared<models::Flamingo>(test::small_flamingo(lm));
+      plan::RehearsedModel subject;
+      subject.model = model;
+      subject.policy.units = {"DecoderLayer", "GatedCrossAttention", "PerceiverResampler",
+                              "ViTBlock"};
+      subject.options.trainable = model->trained_by_default();
+      subject.options.mixed_precision = {.param = at::kBFloat16, .reduce = at::kFloat};
+      subject.options.activation_checkpointing = checkpointed;
+      subject.world_size = 4;
+      Shapes want;
+      for (const auto& item : model->named_parameters())
+        if (item->dim() == 2 && has_a_place(item.key())) ++want[item->sizes().vec()];
+      ASSERT_FALSE(want.empty());
+      constexpr int kSteps = 2;  // the second is what is told
+      for (auto& [shape, count] : want) count *= kSteps;
+
+      const WideProducts written;
+      plan::rehearse(subject, {test::batch_of_pages({{37, 2, 3, {4, 20}}, {64, 2, 2, {1}}})});
+      EXPECT_EQ(WideProducts::shapes, want) << (checkpointed.empty() ? "" : "checkpointed");
+    }
 }
 
 TEST(Rehearsal, RefusesWhatItCannotRun) {
