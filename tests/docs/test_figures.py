@@ -74,7 +74,7 @@ def test_the_table_of_systems():
         "FSDP1, `use_orig_params`": "FSDP1", "floe, `shard_grad_op`": "floe, shard_grad_op",
         "FSDP2, `reshard_after_forward=False`": "FSDP2, reshard_after_forward=False",
         "floe, frozen parameters resident": "floe, frozen resident", "FSDP2, frozen parameters ignored": "FSDP2, frozen ignored",
-        "DDP": "DDP",
+        "floe, `no_shard`": "floe, no_shard", "DDP": "DDP",
     }
     columns = {
         "step s": ("step s (rounds)", 0), "CPU s a step": ("CPU s", 0), "peak MiB": ("peak MiB", 0),
@@ -82,7 +82,7 @@ def test_the_table_of_systems():
         "between steps MiB": ("between steps", 0),
     }
     shown = table_below("README.md", "./run bench engine")
-    measured = section_of("bench/results/2026-11-18-engine.md", "adapters")
+    measured = section_of("bench/results/2026-11-19-engine.md", "adapters")
     assert shown.keys() == rows.keys() and measured.keys() == set(rows.values())  # none is left out
     for row, theirs in rows.items():
         assert shown[row].keys() - {""} == columns.keys()
