@@ -1,22 +1,26 @@
-"""What 8-bit storage of frozen matrices costs in loss: the same training runs with the frozen part in
-mixed_precision.param, int8 and fp8, and multiplied in fp8, compared step by step.
+"""What 8 bits for frozen matrices cost in loss: the same runs with the frozen part in mixed_precision.param, stored in int8
+and fp8, and multiplied in fp8; steps of training, and the perplexity of a forward, all through `floe train`.
 
-    FLOE_BIN_DIR=build/.../bin python3 bench/eight_bit.py [--steps N] [--pretrain N] [--out FILE]
+usage: ./run bench eight_bit [--device cuda] [--steps N] [--pretrain N] [--out FILE]
 
-Two jobs, both through `floe train`:
+Two jobs:
 - flamingo: the goldens of tests/goldens/models (tiny, random frozen weights, OpenFlamingo's own batches, gone
-  through again and again), trained as OpenFlamingo does.
-- causal_lm: a small LLaMA over bytes learns this repository's documentation first, all of it; then its
-  weights are frozen and LoRA adapters learn from text that it has not seen.
+  through again and again), trained as OpenFlamingo does. Perplexities are those of the batches, before any step.
+- causal_lm: a small LLaMA over bytes learns this repository's documentation first, four fifths of it; then its weights are
+  frozen and LoRA adapters learn from the rest. Perplexities are those of the rest, before any step.
 
-Prints a table and writes it to bench/results/DATE-eight-bit.md.
+What products in fp8 have to keep: the loss of a forward is within 2% of that in fp32 with random weights, as it has to be of the
+curves in h200_fp8_quality.py, and within 1% where the model has learnt something, which was written down before it was measured.
+Prints tables and writes them to bench/results/DATE-eight-bit.md. Exits with 1 when fp8 does not keep that.
 """
 
 import argparse
 import datetime
 import json
+import math
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -28,10 +32,12 @@ from safetensors.torch import save_file
 ROOT = Path(__file__).resolve().parents[1]
 GOLDENS = ROOT / "tests" / "goldens" / "models"
 WAYS = (None, "int8", "fp8", "fp8 products")  # the last: also multiplied in fp8, which gives bf16
+MOST_OFF, MOST_OFF_OF_LEARNT = 0.02, 0.01  # a forward's loss, of that in fp32
 SIZES = dict(
-    vocab_size=256, hidden_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4,
-    intermediate_size=256, max_position_embeddings=128, bos_token_id=0, eos_token_id=0,
+    vocab_size=256, hidden_size=192, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4,
+    intermediate_size=512, max_position_embeddings=128, bos_token_id=0, eos_token_id=0,
 )
+DEVICE = "cpu"
 QUIET = {"every_steps": 1, "tensorboard": False, "wandb": None, "diagnostics": None}
 
 
@@ -44,13 +50,25 @@ def floe(*words):
         raise SystemExit(f"floe {words[0]} failed: {done.stderr[-2000:]}")
 
 
-def train(folder, name, config):
-    """The losses of each step: the sum over sources, before weights."""
+def steps_of(folder, name, config):
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(config))  # JSON is YAML
-    floe("train", path, f"run.dir={folder}", f"run.name={name}")
+    floe("train", path, f"run.dir={folder}", f"run.name={name}", f"dist.device={DEVICE}", "dist.backend=gloo")
     lines = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
-    return [sum(value for key, value in line.items() if key.startswith("loss_")) for line in lines if "step" in line]
+    return [line for line in lines if "step" in line]
+
+
+def train(folder, name, config):
+    """The losses of each step: the sum over sources, before weights."""
+    return [sum(value for key, value in line.items() if key.startswith("loss_")) for line in steps_of(folder, name, config)]
+
+
+def forward(folder, name, config, batches):
+    """The mean loss of a token by source, before anything is trained."""
+    still = {**config["train"], "steps": 1, "optimizer": {"lr": 0}, "validation": {"every_steps": 1, "batches": str(batches)}}
+    (step,) = steps_of(folder, name, {**config, "train": still})
+    prefix = "val_loss_"
+    return {key.removeprefix(prefix): value for key, value in step.items() if key.startswith(prefix)}
 
 
 def frozen(way):
@@ -70,7 +88,7 @@ def flamingo(golden, steps, param, way):
     }
 
 
-def text_batches(path, text, steps, rows=4, length=96):
+def text_batches(path, text, steps, rows=8, length=128):
     """Windows of bytes, spread evenly over the text."""
     data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     places = torch.linspace(0, len(data) - length - 1, steps * rows).long()
@@ -128,39 +146,73 @@ def compare(title, make, folder):
     return rows
 
 
+def perplexities(title, make, batches, most_off, folder):
+    """Rows of the table, and what is not as it should be."""
+    rows, wrong, exact = [], [], None
+    for param, way in (("fp32", None), *(("bf16", way) for way in WAYS)):
+        losses = forward(folder, f"{title}-forward-{param}-{way}", make(param, way), batches)
+        exact = exact or losses
+        for source, loss in losses.items():
+            off = loss / exact[source] - 1
+            rows.append(f"| {title}, {source} | {param} | {way or param} | {math.exp(loss):.6g} | {loss:.5f} | {100 * off:+.2f}% |")
+            if way == "fp8 products" and not abs(off) <= most_off:
+                wrong.append(f"{title}, {source}: the loss of products in fp8 is {100 * off:+.2f}% off (limit {100 * most_off:.0f}%)")
+    return rows, wrong
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    global DEVICE
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="products in fp8 are emulated on the CPU")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--pretrain", type=int, default=300)
+    parser.add_argument("--pretrain", type=int, default=800)
     parser.add_argument(
         "--out", type=Path, default=ROOT / "bench" / "results" / f"{datetime.date.today()}-eight-bit.md"
     )
     arguments = parser.parse_args()
+    DEVICE = arguments.device
     table = [
         "| job | computed in | frozen matrices in | first loss | last loss | mean relative difference | largest |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    forwards = ["| job, source | computed in | frozen matrices in | perplexity | loss | off fp32 |", "| --- " * 6 + "|"]
+    wrong = []
+
+    def look(title, make, batches, most_off, folder):
+        rows, problems = perplexities(title, make, batches, most_off, folder)
+        forwards.extend(rows)
+        wrong.extend(problems)
+        table.extend(compare(title, make, folder))
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for golden in ("neox_x2", "opt_x1"):
-            table += compare(
-                f"flamingo {golden}", lambda param, way: flamingo(golden, arguments.steps, param, way), folder
-            )
+            look(f"flamingo {golden}", lambda param, way: flamingo(golden, arguments.steps, param, way),
+                 GOLDENS / f"{golden}-train" / "batches.safetensors", MOST_OFF, folder)  # fmt: skip
         learnt = language_model(folder, arguments.pretrain)
-        table += compare("causal_lm with LoRA", lambda param, way: adapted(folder, arguments.steps, param, way), folder)
+        look("causal_lm with LoRA", lambda param, way: adapted(folder, arguments.steps, param, way), folder / "adapt.safetensors",
+             MOST_OFF_OF_LEARNT, folder)  # fmt: skip
+    where = "the CPU, where products in fp8 are emulated" if DEVICE == "cpu" else "a GPU"
     text = "\n".join([
         f"# 8-bit frozen matrices: effect on the loss, {datetime.date.today()}", "",
-        f"`python3 bench/eight_bit.py --steps {arguments.steps} --pretrain {arguments.pretrain}`: the same "
-        f"{arguments.steps} steps on the CPU, one rank, AdamW at lr 1e-3. Differences are those of each step's loss, "
-        "relative to the run whose frozen weights are stored as they are computed with; those of bf16 itself are to "
-        "fp32.", "",
-        *table, "",
+        f"`./run bench eight_bit {' '.join(sys.argv[1:])}`".replace(" `", "`") + f", on {where}.", "",
         f"The language model learnt for {arguments.pretrain} steps before it was frozen (loss {learnt[0]:.2f} to "
         f"{learnt[-1]:.2f} nats per byte). The flamingo models have random weights: their numbers show the error of "
         "the arithmetic, not what a trained model loses.", "",
-    ])
+        "## Perplexity of a forward", "",
+        "Before anything is trained: of the goldens' batches, and of text that the language model has not seen. The loss of products in "
+        f"fp8 has to be within {100 * MOST_OFF:.0f}% of that in fp32, within {100 * MOST_OFF_OF_LEARNT:.0f}% where the model has learnt.", "",
+        *(f"- NOT AS IT SHOULD BE: {problem}" for problem in wrong), *[""] * bool(wrong),
+        *forwards, "",
+        "## Training", "",
+        f"The same {arguments.steps} steps, one rank, AdamW at lr 1e-3. Differences are those of each step's loss, "
+        "relative to the run whose frozen weights are stored as they are computed with; those of bf16 itself are to "
+        "fp32.", "",
+        *table, "",
+    ])  # fmt: skip
     print(text)
     arguments.out.write_text(text)
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+"""bench/eight_bit.py in small."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(os.environ["FLOE_SOURCE_DIR"]) / "bench"
+sys.path.insert(0, str(BENCH))
+import eight_bit  # noqa: E402
+
+WAYS = [("fp32", "fp32"), ("bf16", "bf16"), ("bf16", "int8"), ("bf16", "fp8"), ("bf16", "fp8 products")]
+
+
+def test_perplexities_by_every_way(tmp_path):
+    page = tmp_path / "page.md"
+    done = subprocess.run([os.environ["FLOE_PYTHON"], BENCH / "eight_bit.py", "--steps", "2", "--pretrain", "30", "--out", page],
+                          capture_output=True, text=True, timeout=240)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = page.read_text()
+    rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \| (\S+) \| (\d+\.\d+) \| (\S+)% \|$", text, re.MULTILINE)
+    jobs = [f"flamingo {golden}, {source}" for golden in ("neox_x2", "opt_x1") for source in ("laion", "mmc4")]
+    for job in (*jobs, "causal_lm with LoRA, text"):
+        found = {(param, way): (float(perplexity), float(loss)) for name, param, way, perplexity, loss, _ in rows if name == job}
+        assert list(found) == WAYS
+        losses = [loss for _, loss in found.values()]
+        assert len(set(losses)) == len(WAYS), f"{job}: two ways compute alike"
+        assert all(abs(loss / losses[0] - 1) < 0.02 for loss in losses)
+    learnt, first = [float(found) for found in re.search(r"loss (\S+) to (\S+) nats", text).groups()][::-1]
+    assert learnt < first - 1
+    assert abs(losses[0] - learnt) < 0.5, "what is frozen is what has learnt"
+
+
+def test_a_forward_that_is_off_is_said(tmp_path, monkeypatch):
+    def forward(folder, name, config, batches):
+        return {"text": 2.03 if config == ("bf16", "fp8 products") else 2.0}
+
+    monkeypatch.setattr(eight_bit, "forward", forward)
+    for limit, wrong in ((0.02, []), (0.01, ["job, text: the loss of products in fp8 is +1.50% off (limit 1%)"])):
+        rows, found = eight_bit.perplexities("job", lambda *way: way, "batches", limit, tmp_path)
+        assert found == wrong and len(rows) == len(WAYS)
