@@ -173,6 +173,68 @@ TEST_RANKS(GradientPlace, IsNotForOthersOneRank, 1) {
   EXPECT_FALSE(weight.grad().defined());
 }
 
+// A layer that is used before a checkpointed module, in it and behind it: the backward of the
+// module, which has a graph of its own, comes while the product behind it has written a gradient
+// that autograd still adds to.
+struct Inside : nn::Module {
+  explicit Inside(const nn::Ptr<nn::Linear>& shared) : square(shared) {
+    register_module("square", square.ptr());
+  }
+  at::Tensor forward(const at::Tensor& x) { return 3 * square(x) + x; }
+  nn::Ptr<nn::Linear> square;
+};
+struct Shared : nn::Module {
+  Shared() {
+    square = child<nn::Linear>("square", kDim, kDim);
+    inside = child<Inside>("inside", square);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return at::gelu(square(at::gelu(inside(at::gelu(square(x)))))).square().mean();
+  }
+  nn::Ptr<nn::Linear> square;
+  nn::Ptr<Inside> inside;
+};
+TEST_RANKS(GradientPlace, NotAroundABackwardInsideOfOne, 2) {
+  const auto world = test::join_world();
+  Shared alone;
+  nn::materialize(alone, 5);
+  for (int rank = 0; rank < world->size(); ++rank) nn::call(alone, input(1, rank)).backward();
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::no_shard}) {
+    SCOPED_TRACE(shard::name_of(strategy));
+    const auto model = std::make_shared<Shared>();
+    shard::ShardOptions options;
+    options.world = world;
+    options.strategy = strategy;
+    options.seed = 5;
+    options.activation_checkpointing = {"Inside"};
+    const auto engine = shard::fully_shard(model, {}, options);
+    nn::call(*model, input(1, world->rank())).backward();
+    for (const char* name : {"square.weight", "square.bias"})
+      EXPECT_TRUE(at::allclose(engine->full_gradient(name),
+                               alone.named_parameters()[name].grad() / world->size(), 1e-4, 1e-7))
+          << name;
+    engine->clear_gradients();
+  }
+}
+
+// Who sees a gradient may keep it: nothing is written into it later.
+TEST_RANKS(GradientPlace, NotWhereSomebodyKeepsTheGradient, 2) {
+  const auto world = test::join_world();
+  Job job(world, Strategy::no_shard);
+  const at::Tensor weight = job.model->first->down->weight;
+  at::Tensor seen, then;
+  const unsigned hook = weight.register_hook([&](const at::Tensor& gradient) {
+    seen = gradient;
+    then = gradient.clone();
+  });
+  job.pass(1);
+  weight.remove_hook(hook);
+  job.expect(by_autograd(world->size(), {1}));
+  ASSERT_TRUE(seen.defined());
+  EXPECT_TRUE(at::equal(seen, then)) << "the mean over ranks was written into it";
+  job.engine->clear_gradients();
+}
+
 // A backward that can be differentiated itself: torch writes nothing into given memory there.
 TEST_RANKS(GradientPlace, NotWhereTheBackwardHasAGraphOneRank, 1) {
   Job job(test::join_world(), Strategy::no_shard);

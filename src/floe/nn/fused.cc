@@ -303,7 +303,7 @@ std::pair<at::Tensor, at::Tensor> norm_linear(const at::Tensor& x, const NormWei
     const auto [on, normed] = add_norm(x, {}, norm);
     return {on, nn::linear(normed, weight)};
   }
-  return {x, at::linear(plain_norm(x, norm), weight)};
+  return {x, nn::linear(plain_norm(x, norm), weight)};
 }
 
 at::Tensor add_gated_linear(const at::Tensor& x, const at::Tensor& inner, const at::Tensor& weight,

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -22,7 +23,7 @@ bool gradients_arrive() {
 }
 
 // How many gradients each leaf's accumulator waits for in the backward that runs on this thread, as
-// far as autograd tells, see Note [Wide places].
+// far as autograd tells, see Note [Gradients in their place].
 const std::unordered_map<const Node*, int>& expected_gradients(const Node& asks) {
   thread_local int counted_for = -1;
   thread_local std::unordered_map<const Node*, int> counts;
@@ -53,7 +54,7 @@ constexpr const char* kPlaceKey = "gradient_place";
 bool gets_one_gradient(const at::Tensor& leaf, long held) {
   const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
   const auto asks = torch::autograd::get_current_node();
-  if (!accumulator || !asks || leaf.grad().defined() || at::GradMode::is_enabled() ||
+  if (!accumulator || !asks || leaf.grad().defined() ||
       torch::autograd::AnomalyMode::is_enabled() || !asks->post_hooks().empty() ||
       !accumulator->pre_hooks().empty() || !accumulator->tensor_pre_hooks().empty() ||
       !accumulator->post_hooks().empty())
@@ -61,7 +62,7 @@ bool gets_one_gradient(const at::Tensor& leaf, long held) {
   const auto& expected = expected_gradients(*asks);
   const auto found = expected.find(accumulator.get());
   return found != expected.end() && found->second == 1 &&
-         accumulator.use_count() == 1 + held + found->second;
+         accumulator.use_count() == 2 + held;  // ours, and that of the one use
 }
 
 at::Tensor GradientPlace::product(const at::Tensor& left, const at::Tensor& right) const {

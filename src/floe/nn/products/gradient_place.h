@@ -3,29 +3,32 @@
 // Note [Gradients in their place]
 // An engine collects gradients in flat buffers. Whoever computes the gradient of a weight by a
 // product can ask for its place there, let the product write into it and hand that tensor to
-// autograd as the gradient: then nothing is allocated and nothing copied. Autograd may do with it
-// whatever it does with a gradient. Where it adds another one (a weight that is used twice) the sum
-// is a new tensor, which is copied into the place as any other; so a place is given once until its
-// gradient has arrived. And it is given only to what computes on the stream on which gradients are
+// autograd as the gradient: then nothing is allocated and nothing copied. The memory belongs to the
+// engine, so nobody else may hold on to it, and it must have arrived before anything else writes
+// there. Therefore a place is given only where the weight gets this one gradient in the backward
+// that runs and nothing is hooked to it: then the next thing that autograd does is to hand it over.
+// Anywhere else (a weight that is used twice) the gradient goes the ordinary way and is copied.
+// Autograd does not tell of the node that a backward begins with, unless that one asks, nor of
+// another backward inside of this one, as that of a checkpointed module. So every use of a weight
+// that is alive has to be one that is known: with each the accumulator of the weight has one
+// reference more. And a place is given only to what computes on the stream on which gradients are
 // taken in: on any other the memory may still be read for what it was used for before.
 //
 // Note [Wide places]
 // On a GPU a product of halves can write its sums in fp32 as they are, for a buffer of that dtype:
 // one rounding less, and none of the passes that would widen them. Autograd wants a gradient of the
 // weight's own dtype, though, and gets a tensor that lies in the same memory and says no more than
-// that the gradient has arrived: its values mean nothing. So nobody may read it or add to it, and a
-// wide place is given only where the weight gets this one gradient in the backward that runs and
-// nothing is hooked to it; anywhere else the gradient goes the ordinary way. Autograd does not tell
-// of the node that a backward begins with, unless that one asks. So every use of a weight that is
-// alive has to be one that is known: with each the accumulator of the weight has one reference
-// more.
+// that the gradient has arrived: its values mean nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cstddef>
+
+namespace torch::autograd {
+struct AutogradContext;
+}
 
 namespace floe::nn {
 

@@ -140,8 +140,8 @@ struct CodedLinear : torch::autograd::Function<CodedLinear> {
   }
 };
 
-// A weight whose gradient has a place, see Note [Gradients in their place]. As at::linear,
-// bit for bit.
+// A weight whose gradient has a place, see Note [Gradients in their place]. As at::linear, bit for
+// bit, but that a wide place has one rounding less.
 struct PlacedLinear : torch::autograd::Function<PlacedLinear> {
   static Variable forward(AutogradContext* context, const Variable& x, const Variable& weight,
                           const MaybeTensor& maybe_bias) {

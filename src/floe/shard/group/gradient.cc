@@ -143,7 +143,6 @@ void GroupGradient::close_buffer() {
 
 void GroupGradient::begin_backward() {
   arrived_.assign(arrived_.size(), false);
-  given_.assign(given_.size(), false);  // by a pass that broke before they arrived
   num_arrived_ = 0;
 }
 
@@ -200,12 +199,11 @@ bool GroupGradient::takes(at::ScalarType dtype) const {
 }
 
 at::Tensor GroupGradient::take_place(std::size_t index, at::ScalarType dtype) {
-  if (!takes(dtype) || filled_[index] || given_[index] || reducing() || takes_over(dtype) ||
-      !computes_where_hooks_do(group_.leaf(index)))
-    return {};
+  const at::Tensor& leaf = group_.leaf(index);
   const bool wide = dtype != group_.plan().reduce_dtype;
-  if (wide && (group_.leaf(index).scalar_type() != dtype ||
-               !nn::gets_one_gradient(group_.leaf(index), /*held=*/1)))  // by the group
+  if (!takes(dtype) || filled_[index] || reducing() || takes_over(dtype) ||
+      (wide && leaf.scalar_type() != dtype) || !computes_where_hooks_do(leaf) ||
+      !nn::gets_one_gradient(leaf, /*held=*/1))  // by the group
     return {};
   listener_->before_gradient(group_);
   open_buffer();

@@ -3,10 +3,11 @@
 // Note [Gradients]
 // A gradient that autograd has finished is moved into its place in a flat buffer of the reduction's
 // dtype at once and forgotten by the parameter; a group of one parameter takes it over as it is. A
-// linear layer's is there already, where its dtype is the buffer's: see Note [Gradients in their
-// place]. When the last parameter of the group has arrived, the buffer is the reduce-scatter's
-// input. At most one buffer is being reduced while the next one fills. Where nothing is sliced and
-// dtypes agree, the buffer is the gradient itself. GradientState says which of these are held when.
+// product's is there already, where its dtype is the buffer's or can be widened to it by the
+// product itself: see Note [Gradients in their place]. When the last parameter of the group has
+// arrived, the buffer is the reduce-scatter's input. At most one buffer is being reduced while the
+// next one fills. Where nothing is sliced and dtypes agree, the buffer is the gradient itself.
+// GradientState says which of these are held when.
 //
 // Note [Sums over copies]
 // Where ranks hold copies of a slice, the reduce-scatter is followed by an all-reduce between
