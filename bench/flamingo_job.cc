@@ -194,6 +194,7 @@ shard::ShardOptions flamingo_sharding(const Json& config) {
   options.prefetch = config.at("prefetch");
   options.passes_per_update = config.value("passes", 1);
   options.activation_checkpointing = config.at("checkpointing").get<std::vector<std::string>>();
+  options.checkpointed_share = config.value("share", 1.0);
   options.kept_activations.products = config.value("keep", false);
   options.kept_activations.in_host = config.value("offload", false);
   if (config.at("residency") == "resident") options.frozen.residency = shard::Residency::resident;

@@ -25,6 +25,7 @@ HAND = {
     "nothing recomputed": {},
     "recomputed but for products": {"checkpointing": h200.CHECKPOINTED, "keep": True},
     "recomputed": {"checkpointing": h200.CHECKPOINTED},
+    "50% recomputed": {"checkpointing": h200.CHECKPOINTED, "share": 0.5},
     "recomputed from host memory": {"checkpointing": h200.CHECKPOINTED, "offload": True},
     "products kept in host memory": {"checkpointing": h200.CHECKPOINTED, "keep": True, "offload": True},
     "only decoder layers recomputed": {"checkpointing": ["DecoderLayer"]},

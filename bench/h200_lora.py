@@ -21,9 +21,11 @@ NEEDS_GPU = True
 FLOE_SYSTEMS = {
     "floe": {},
     "floe checkpointed": {"checkpointing": ["DecoderLayer"]},
+    "floe 3/4 checkpointed": {"checkpointing": ["DecoderLayer"], "share": 0.75},
     "floe kept products": {"checkpointing": ["DecoderLayer"], "keep": True},
     "floe fp8 products": {"frozen_compute": "fp8"},
     "floe fp8 products checkpointed": {"frozen_compute": "fp8", "checkpointing": ["DecoderLayer"]},
+    "floe fp8 products 3/4 checkpointed": {"frozen_compute": "fp8", "checkpointing": ["DecoderLayer"], "share": 0.75},
     "floe fp8 products kept products": {"frozen_compute": "fp8", "checkpointing": ["DecoderLayer"], "keep": True},
 }
 TWINS = ["transformers", "transformers compiled", "transformers checkpointed", "transformers checkpointed compiled"]

@@ -52,6 +52,7 @@ Json overrides_of(const plan::Choice& choice) {
   return {{"checkpointing", strategy.activation_checkpointing},
           {"keep", strategy.activations.keep == ActivationsConfig::Keep::products},
           {"offload", strategy.activations.offload},
+          {"share", strategy.activations.share},
           {"residency", resident ? "resident" : "sharded"},
           {"passes", choice.cut}};
 }

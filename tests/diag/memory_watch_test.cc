@@ -135,6 +135,20 @@ TEST_RANKS(MemoryWatch, CheckpointedActivationsGetOtherAdvice, 1) {
       << run.watch.advice();
 }
 
+TEST_RANKS(MemoryWatch, PartlyCheckpointedActivationsGetOtherAdvice, 1) {
+  shard::ShardOptions options;
+  options.activation_checkpointing = {"DecoderLayer"};
+  options.checkpointed_share = 0.5;
+  const Size size{.vocab = 40, .dim = 32, .layers = 4, .heads = 4, .context = 256};
+  Watched run(size, options);
+  run.step(16, 256);
+  run.step(16, 256);
+  EXPECT_NE(run.watch.advice().find("of which some are checkpointed: raise "
+                                    "strategy.activations.share"),
+            std::string::npos)
+      << run.watch.advice();
+}
+
 // One unit of everything, frozen: whole, it is four times what a rank holds.
 TEST_RANKS(MemoryWatch, LargeUnitsPointToTheGatherPool, 4) {
   shard::ShardOptions options;

@@ -143,6 +143,11 @@ TEST(StrategyLines, SayWhatCheckpointedModulesKeep) {
                       "and the results of matrix products and attention, and recompute the "
                       "rest (strategy.activations.keep"));
   EXPECT_TRUE(any_has(lines, "waits for backward in host memory (strategy.activations.offload"));
+  EXPECT_FALSE(any_has(lines, "strategy.activations.share"));
+  strategy.activations.share = 0.5;
+  EXPECT_TRUE(any_has(strategy_lines(settings),
+                      "of each class named, the first 0.5 of its modules are checkpointed, and the "
+                      "others keep all (strategy.activations.share, default)"));
 }
 
 TEST(StrategyLines, CountWhatEachEntryMatched) {

@@ -100,6 +100,35 @@ TEST(Rehearsal, RecomputedUnitsKeepTheirInputsOnly) {
   EXPECT_GT(whole, 8 * inputs);
 }
 
+// A module that is left alone costs what it keeps instead of its input, and nothing else.
+TEST(Rehearsal, ModulesBehindTheShareKeepEverything) {
+  const auto step_of = [](const std::vector<std::string>& words, bool measured) {
+    std::vector<std::string> changes{"model.layers=8"};
+    changes.insert(changes.end(), words.begin(), words.end());
+    const plan::PlanConfig config = config_of(2, changes);
+    plan::StepReport step = rehearsed(plan::make_report(plan::subject_of(config)));
+    if (measured)
+      expect_near(step.trace.memory.peak - step.trace.memory.before, measured_growth(config), 0.05,
+                  words.back());
+    return step;
+  };
+  const std::string all = "strategy.activation_checkpointing=[DecoderLayer]";
+  std::int64_t before = step_of({all}, /*measured=*/false).trace.memory.peak;
+  for (const int left_alone : {2, 4, 6}) {
+    const std::string share = str("strategy.activations.share=", 1 - left_alone / 8.0);
+    const plan::StepReport step = step_of({all, share}, /*measured=*/true);
+    const auto& kept = step.trace.memory.kept_by_unit;
+    const std::int64_t input = kept.at(0), whole = kept.at(7);
+    EXPECT_GT(whole, 8 * input);
+    const std::int64_t more = step.trace.memory.peak - before, most = 2 * (whole - input);
+    EXPECT_LE(more, most) << share;
+    // At first there was room, in which the last module computed again.
+    EXPECT_GT(more, left_alone == 2 ? most / 2 : most * 9 / 10) << share;
+    before = step.trace.memory.peak;
+  }
+  EXPECT_GT(step_of({}, /*measured=*/false).trace.memory.peak, before);
+}
+
 TEST(Rehearsal, CollectivesAreThoseOfThePlan) {
   for (const char* sharding : {"full_shard", "shard_grad_op", "no_shard", "hybrid"}) {
     const plan::PlanReport report = plan::make_report(plan::subject_of(
@@ -255,11 +284,13 @@ TEST(Rehearsal, RefusesWhatItCannotRun) {
 
 // ---- the choice ----
 
-plan::Best best_within(std::int64_t budget, int world) {
+plan::Best best_within(std::int64_t budget, int world,
+                       const std::vector<std::string>& changes = {}) {
   plan::StepSettings settings{plan::find_machine("h200"), {{kRows, kTokens, 0}}};
   settings.machine.context.bytes = 0;
   settings.machine.slack = 0;
-  return plan::find_best(plan::subject_of(config_of(world)), {.step = settings, .budget = budget});
+  return plan::find_best(plan::subject_of(config_of(world, changes)),
+                         {.step = settings, .budget = budget});
 }
 
 TEST(Best, TakesWhatIsFastestAndFits) {
@@ -274,6 +305,46 @@ TEST(Best, TakesWhatIsFastestAndFits) {
   ASSERT_FALSE(poor.choices.empty());
   EXPECT_LE(poor.choices[0].step.needed(), budget);
   EXPECT_GE(1.004 * poor.choices[0].step.time.seconds, rich.choices[0].step.time.seconds);
+}
+
+// Between what fits when nothing is computed twice and what fits when everything is.
+TEST(Best, RecomputesNoMoreThanItMust) {
+  const std::vector<std::string> layers{"model.layers=8", "strategy.sharding=full_shard"};
+  plan::StepSettings settings{plan::find_machine("h200"), {{kRows, kTokens, 0}}};
+  settings.machine.context.bytes = 0;
+  settings.machine.slack = 0;
+  const auto step_of = [&](const char* change) {
+    std::vector<std::string> changes = layers;
+    changes.push_back(change);
+    return plan::plan_step(plan::make_report(plan::subject_of(config_of(1, changes))), settings);
+  };
+  const plan::StepReport nothing = step_of("strategy.activation_checkpointing=[]");
+  const plan::StepReport everything = step_of("strategy.activation_checkpointing=[DecoderLayer]");
+  const std::int64_t budget = (nothing.needed() + everything.needed()) / 2;
+  const plan::Best best = best_within(budget, 1, layers);
+  ASSERT_FALSE(best.choices.empty());
+  const plan::Choice& first = best.choices[0];
+  const double share = first.strategy.activations.share;
+  EXPECT_EQ(first.cut, 1);
+  EXPECT_TRUE(share > 0 && share < 1) << first.words;
+  EXPECT_LE(first.needed, budget);
+  EXPECT_LT(first.step.time.seconds, everything.time.seconds);
+  EXPECT_NE(first.words.find("% recomputed"), std::string::npos) << first.words;
+  EXPECT_NE(plan::yaml_of(first).find(str("share: ", share, "}")), std::string::npos);
+  // One eighth less would not have fitted.
+  std::vector<std::string> less = layers;
+  for (const std::string& word :
+       {std::string("strategy.activation_checkpointing=[DecoderLayer]"),
+        str("strategy.activations.keep=",
+            first.strategy.activations.keep == ActivationsConfig::Keep::products ? "products"
+                                                                                 : "inputs"),
+        str("strategy.activations.share=", share - 0.125)})
+    less.push_back(word);
+  if (share > 0.125) {
+    EXPECT_GT(
+        plan::plan_step(plan::make_report(plan::subject_of(config_of(1, less))), settings).needed(),
+        budget);
+  }
 }
 
 TEST(Best, CutsTheBatchOnlyWhereNothingElseHelps) {

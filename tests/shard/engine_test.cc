@@ -119,6 +119,33 @@ TEST(Policy, RanksCompareWhatIsKept) {
   EXPECT_TRUE(has("kept of checkpointed modules: inputs and products in host memory"));
 }
 
+// Of each entry the first ones, whose backward comes last.
+TEST(Policy, AShareOfTheNamedModulesIsCheckpointed) {
+  models::Transformer model(
+      {.vocab = 16, .dim = 8, .layers = 10, .heads = 2, .context = 4, .adapter = 2});
+  shard::ShardOptions options;
+  options.activation_checkpointing = {"DecoderLayer", "*.adapter"};
+  const auto names = [&](double share) {
+    options.checkpointed_share = share;
+    std::vector<std::string> all;
+    for (const auto& one :
+         shard::make_plan(model, {.units = {"DecoderLayer"}}, options, 2).checkpointed)
+      all.push_back(one.name);
+    return all;
+  };
+  EXPECT_EQ(names(1).size(), 20U);
+  EXPECT_EQ(names(0.2), (std::vector<std::string>{"layers.0", "layers.1", "layers.0.adapter",
+                                                  "layers.1.adapter"}));
+  EXPECT_EQ(names(0.01), (std::vector<std::string>{"layers.0", "layers.0.adapter"}));
+  EXPECT_EQ(names(0.7).size(), 14U) << "7 of 10, though 0.7 · 10 may be more than 7";
+  EXPECT_EQ(names(0.71).size(), 16U);
+  for (const double wrong : {0.0, -0.5, 1.01, std::numeric_limits<double>::quiet_NaN()})
+    EXPECT_NE(config_error([&] { names(wrong); }).find("more than 0 and at most 1"),
+              std::string::npos);
+  options.activation_checkpointing.clear();
+  EXPECT_NE(config_error([&] { names(0.5); }).find("names none"), std::string::npos);
+}
+
 TEST(Policy, StrategyPerUnit) {
   models::Transformer model(kSize);
   shard::ShardOptions options;

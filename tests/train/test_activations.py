@@ -10,6 +10,8 @@ WAYS = {
     "products": (ALL, "strategy.activations.keep=products"),
     "inputs_away": (ALL, "strategy.activations.offload=true"),
     "products_away": (ALL, "strategy.activations={keep: products, offload: true}"),
+    "half": (ALL, "strategy.activations.share=0.5"),
+    "half_of_products_away": (ALL, "strategy.activations={keep: products, offload: true, share: 0.5}"),
 }
 
 
@@ -31,5 +33,11 @@ def test_the_strategy_is_said(train, golden):
     run = train(config, *WAYS["products_away"])
     assert "keep their inputs and the results of matrix products and attention" in run.stderr
     assert "what they keep waits for backward in host memory" in run.stderr
+    some = train(config, *WAYS["half"], "train.steps=1", name="some")
+    assert "of each class named, the first 0.5 of its modules are checkpointed, and the others keep all" in some.stderr
+    assert "matched: 'DecoderLayer' 1 module," in some.stderr, some.stderr
+    for share in ("0", "1.5", "-1", "nan"):
+        wrong = train(golden("neox_x2"), ALL, f"strategy.activations.share={share}", expect=2, name="share")
+        assert "strategy.activations.share" in wrong.stderr, share
     wrong = train(golden("neox_x2"), "strategy.activations.keep=products", expect=2, name="wrong")
     assert "strategy.activations has no effect here; name what is checkpointed" in wrong.stderr

@@ -104,6 +104,9 @@ struct ShardOptions {
 
   // Units or other modules, by class name or pattern, whose forward is recomputed in backward.
   std::vector<std::string> activation_checkpointing;
+  // Of those that each entry names, in the order of the model: so many of the first ones. The
+  // backward of the last ones comes first, so what they keep is gone when others are recomputed.
+  double checkpointed_share = 1;
   nn::KeptActivations kept_activations;  // of those
 
   // Patterns of the parameters that train; null: those with requires_grad.

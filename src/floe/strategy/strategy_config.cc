@@ -96,6 +96,13 @@ void describe(config::Schema<ActivationsConfig>& s) {
           "What stays of a checkpointed module for its backward: its inputs, or the products too "
           "(results of matrix products and attention), so that only cheap parts are recomputed");
   s.field("offload", &C::offload, "What stays of checkpointed modules waits in pinned host memory");
+  s.field(
+       "share", &C::share,
+       "Of the modules that an entry of activation_checkpointing names, so many are checkpointed, "
+       "the first ones of the model. The last ones keep all, which is gone again when the backward "
+       "of the others begins: less is computed twice where memory is left")
+      .more_than(0)
+      .at_most(1);
 }
 
 void describe(config::Schema<AutoStrategyConfig>& s) {
@@ -161,7 +168,8 @@ void describe(config::Schema<StrategyConfig>& s) {
   s.check("activation_checkpointing",
           [](const C& c) { return repeated(c.activation_checkpointing); });
   s.check("activations", [](const C& c) {
-    const bool set = c.activations.keep != ActivationsConfig::Keep::inputs || c.activations.offload;
+    const bool set = c.activations.keep != ActivationsConfig::Keep::inputs ||
+                     c.activations.offload || c.activations.share != 1;
     if (set && c.activation_checkpointing.empty())
       return "has no effect here; name what is checkpointed in activation_checkpointing beside it";
     return "";

@@ -23,11 +23,12 @@ constexpr std::array<std::pair<DType, c10::ScalarType>, 6> kTypes{
      {DType::f8_e4m3, at::kFloat8_e4m3fn}}};
 
 // Which key says what an option of the engine says.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kKeys{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kKeys{
     {{"Policy::units", "strategy.units"},
      {"ShardOptions::hybrid_shard_size", "strategy.hybrid_shard_size"},
      {"ShardOptions::activation_checkpointing", "strategy.activation_checkpointing"},
      {"ShardOptions::kept_activations", "strategy.activations"},
+     {"ShardOptions::checkpointed_share", "strategy.activations.share"},
      {"ShardOptions::trainable", "train.trainable"},
      {"ShardOptions::sets", "phases"},
      {"FrozenOptions::dtype", "strategy.frozen.dtype"},
@@ -105,6 +106,7 @@ shard::ShardOptions shard_options_of(const StrategyConfig& strategy) {
   options.cpu_offload = strategy.cpu_offload;
   options.prefetch = small("strategy.prefetch", strategy.prefetch);
   options.activation_checkpointing = strategy.activation_checkpointing;
+  options.checkpointed_share = strategy.activations.share;
   options.kept_activations.products =
       strategy.activations.keep == ActivationsConfig::Keep::products;
   options.kept_activations.in_host = strategy.activations.offload;

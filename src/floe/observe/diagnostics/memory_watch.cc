@@ -20,7 +20,11 @@ std::string activations_advice(const PeakContext& context) {
   if (context.main_holder.empty())
     return "activations, most of them outside of units: use shorter sequences or smaller batches";
   const std::string most = str("activations, most of them in ", context.main_holder);
-  if (context.holder_is_checkpointed)
+  if (context.checkpointed == PeakContext::Checkpointed::some)
+    return str(most,
+               ", of which some are checkpointed: raise strategy.activations.share, or use shorter "
+               "sequences or smaller batches");
+  if (context.checkpointed == PeakContext::Checkpointed::all)
     return str(most,
                ", which is checkpointed already: use shorter sequences, or smaller batches with "
                "train.gradient_accumulation");
@@ -315,10 +319,15 @@ PeakContext MemoryWatch::context() const {
   const auto most = std::max_element(
       held.begin(), held.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   context.main_holder = most->first;
-  context.holder_is_checkpointed =
-      std::any_of(plan.checkpointed.begin(), plan.checkpointed.end(), [&](const auto& checkpoint) {
-        return nn::class_name(*checkpoint.module) == context.main_holder;
-      });
+  const auto holders_among = [&](const auto& places) {
+    return std::count_if(places.begin(), places.end(), [&](const auto& place) {
+      return nn::class_name(*place.module) == context.main_holder;
+    });
+  };
+  if (const auto checkpointed = holders_among(plan.checkpointed); checkpointed > 0)
+    context.checkpointed = checkpointed < holders_among(plan.units)
+                               ? PeakContext::Checkpointed::some
+                               : PeakContext::Checkpointed::all;
   return context;
 }
 

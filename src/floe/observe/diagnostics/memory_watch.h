@@ -68,7 +68,8 @@ struct PeakContext {
   std::int64_t logits_rows = 0, vocabulary = 0;
   // Class of the units that hold most of the activations; empty: what is outside of them does.
   std::string main_holder;
-  bool holder_is_checkpointed = false;
+  enum class Checkpointed { none, some, all };
+  Checkpointed checkpointed = Checkpointed::none;  // of those units
 };
 
 // "activations 62%, gathered 20%": the largest parts.

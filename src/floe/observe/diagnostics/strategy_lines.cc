@@ -130,6 +130,10 @@ std::vector<std::string> strategy_lines(const StrategySettings& settings) {
                              ? "what they keep waits for backward in host memory"
                              : "what they keep waits for backward on the device",
                          "strategy.activations.offload"));
+    if (strategy.activations.share != 1)
+      lines.push_back(line(str("of each class named, the first ", strategy.activations.share,
+                               " of its modules are checkpointed, and the others keep all"),
+                           "strategy.activations.share"));
   }
   lines.push_back(line(str("frozen parameters are ", residency_words(strategy.frozen)),
                        "strategy.frozen.residency"));

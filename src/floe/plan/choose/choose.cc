@@ -17,11 +17,11 @@ namespace floe::plan {
 namespace {
 
 // What a choice decides, as keys of the block `strategy:`.
-constexpr std::array<std::string_view, 10> kDecided = {
+constexpr std::array<std::string_view, 11> kDecided = {
     "sharding",         "hybrid_shard_size",    "frozen.residency",
     "frozen.sharding",  "frozen.memory_budget", "activation_checkpointing",
-    "activations.keep", "activations.offload",  "cuda_graphs",
-    "cpu_offload"};
+    "activations.keep", "activations.offload",  "activations.share",
+    "cuda_graphs",      "cpu_offload"};
 
 constexpr const char* kOrigin = "strategy.auto";
 

@@ -119,14 +119,17 @@ std::string words_of(const StrategyConfig& strategy, int world, int cut) {
   if (world == 1) words = "one rank";
   if (strategy.frozen.residency == shard::Residency::resident) words += ", frozen resident";
   if (strategy.frozen.sharding == shard::FrozenSharding::node) words += ", frozen sliced in nodes";
+  const double percent = 100 * strategy.activations.share;
+  const std::string recomputed =
+      percent == 100 ? ", recomputed" : str(", ", percent, "% recomputed");
   if (strategy.activation_checkpointing.empty())
     words += ", nothing recomputed";
   else if (strategy.activations.keep == ActivationsConfig::Keep::products)
-    words += ", recomputed but for products";
+    words += recomputed + " but for products";
   else if (strategy.activations.offload)
-    words += ", recomputed from host memory";
+    words += recomputed + " from host memory";
   else
-    words += ", recomputed";
+    words += recomputed;
   if (cut > 1) words += str(", in ", cut, " passes");
   return words;
 }
@@ -230,7 +233,10 @@ class Search {
   Best run() {
     std::vector<Candidate> fitting;
     for (const int cut : {1, 2, 4, 8, 16, 32}) {
-      if (fitting.size() >= kShown || (cut > 1 && !settings_.may_cut)) break;
+      const auto certain = std::count_if(fitting.begin(), fitting.end(), [&](const Candidate& one) {
+        return one.needed <= best_.budget;
+      });
+      if (static_cast<std::size_t>(certain) >= kShown || (cut > 1 && !settings_.may_cut)) break;
       if (cuts_evenly(settings_.step.batch, cut) && cuts_evenly(settings_.largest, cut))
         estimate(cut, fitting);
     }
@@ -257,8 +263,13 @@ class Search {
     return settings_.largest.empty() ? timed : rehearsed(report, settings_.largest, cut);
   }
 
+  bool fits_by_estimate(std::int64_t needed) const {
+    return static_cast<double>(needed) <= kMemoryMargin * static_cast<double>(best_.budget);
+  }
+
   void estimate(int cut, std::vector<Candidate>& fitting) {
     const Machine& machine = settings_.step.machine;
+    std::vector<Candidate> plain_ones;  // nothing recomputed, spread in each way
     for (const Recompute& recompute : recomputations(as_configured_, settings_.may_offload)) {
       const StrategyConfig plain = strategy_of(subject_.strategy, {}, recompute);
       const PlanReport report = report_of(subject_, plain, cut);
@@ -266,7 +277,9 @@ class Search {
       const StepReport step = largest(report, timed, cut);
       const double computing = timed.time.seconds - timed.time.exposed - timed.time.update_seconds;
       const std::int64_t activations = step.peak() - report.holdings.held.peak();
-      for (const Spreading& spreading : spreadings(as_configured_, machine)) {
+      const std::vector<Spreading> all_spreadings = spreadings(as_configured_, machine);
+      for (std::size_t i = 0; i < all_spreadings.size(); ++i) {
+        const Spreading& spreading = all_spreadings[i];
         ++best_.num_candidates;
         const PlanReport other =
             report_of(subject_, strategy_of(subject_.strategy, spreading, recompute), cut);
@@ -279,10 +292,34 @@ class Search {
                             updated * 32 / (machine.update_gbs * 1e9);
         if (best_.least_needed == 0 || candidate.needed < best_.least_needed)
           best_.least_needed = candidate.needed;
-        if (static_cast<double>(candidate.needed) <=
-            kMemoryMargin * static_cast<double>(best_.budget))
-          fitting.push_back(std::move(candidate));
+        if (recompute.modules.empty()) plain_ones.push_back(candidate);
+        if (!fits_by_estimate(candidate.needed)) continue;
+        if (!recompute.modules.empty()) recompute_less(plain_ones[i], candidate, fitting);
+        fitting.push_back(std::move(candidate));
       }
+    }
+  }
+
+  // Where something has to be recomputed, but not all of it: the smallest shares that fit, several
+  // since the estimate may be wrong. It takes modules for alike, so that memory and time go from
+  // one end to the other in a line.
+  void recompute_less(const Candidate& nothing, const Candidate& everything,
+                      std::vector<Candidate>& fitting) {
+    if (fits_by_estimate(nothing.needed)) return;
+    constexpr int kParts = 8, kMost = 3;
+    int found = 0;
+    for (int part = 1; part < kParts && found < kMost; ++part) {
+      ++best_.num_candidates;
+      const double share = static_cast<double>(part) / kParts;
+      Candidate candidate = everything;
+      candidate.strategy.activations.share = share;
+      candidate.seconds = nothing.seconds + share * (everything.seconds - nothing.seconds);
+      candidate.needed =
+          nothing.needed +
+          std::llround(share * static_cast<double>(everything.needed - nothing.needed));
+      if (!fits_by_estimate(candidate.needed)) continue;
+      ++found;
+      fitting.push_back(std::move(candidate));
     }
   }
 
@@ -338,7 +375,8 @@ std::string yaml_of(const Choice& choice) {
     yaml +=
         str("  activations: {keep: ",
             strategy.activations.keep == ActivationsConfig::Keep::products ? "products" : "inputs",
-            ", offload: ", strategy.activations.offload ? "true" : "false", "}\n");
+            ", offload: ", strategy.activations.offload ? "true" : "false",
+            ", share: ", strategy.activations.share, "}\n");
   if (choice.cut > 1)
     yaml += str("train:\n  gradient_accumulation: ", choice.step.trace.passes,
                 "  # and batches of ", "1/", choice.cut, " of their size\n");

@@ -1,5 +1,6 @@
 // How a plan is made of a model, a policy and options.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <ranges>
 #include <set>
@@ -415,8 +416,21 @@ class Planner {
         !options_.activation_checkpointing.empty() || !(kept.products || kept.in_host),
         "ShardOptions::kept_activations says what checkpointed modules keep, but none is "
         "checkpointed; name some in ShardOptions::activation_checkpointing");
-    for (const auto& entry : options_.activation_checkpointing)
-      for (const Place* place : select(places_, entry, "ShardOptions::activation_checkpointing")) {
+    const double share = options_.checkpointed_share;
+    require<ConfigError>(share > 0 && share <= 1,
+                         "ShardOptions::checkpointed_share must be more than 0 and at most 1, got ",
+                         share);
+    require<ConfigError>(!options_.activation_checkpointing.empty() || share == 1,
+                         "ShardOptions::checkpointed_share says how many modules of those named in "
+                         "ShardOptions::activation_checkpointing are, but that names none");
+    for (const auto& entry : options_.activation_checkpointing) {
+      std::vector<const Place*> named =
+          select(places_, entry, "ShardOptions::activation_checkpointing");
+      // A share such as 0.7 of 10 is 7, however it is rounded.
+      constexpr double kRounding = 1e-6;
+      named.resize(static_cast<std::size_t>(
+          std::ceil(share * static_cast<double>(named.size()) - kRounding)));
+      for (const Place* place : named) {
         auto* slot = dynamic_cast<nn::BoundarySlot*>(place->module);
         require<ConfigError>(slot != nullptr, "ShardOptions::activation_checkpointing: '",
                              place->name, "' is a foreign ", nn::class_name(*place->module),
@@ -424,6 +438,7 @@ class Planner {
         plan_.checkpointed.push_back({place->name, place->module, slot});
         plan_.units[unit_of_.at(place->module)].recomputes = true;
       }
+    }
   }
 
   void check_units() const {
