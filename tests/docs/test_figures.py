@@ -93,12 +93,42 @@ def test_the_table_of_systems():
 def test_the_table_of_the_gpu():
     found = tables((ROOT / "bench/results/2026-11-18-h200-beside-torch.md").read_text())
     (measured,) = [rows for _, (first, *rows) in found if first[:3] == ["model", "floe", "the fastest of torch"]]
-    shown = table_below("README.md", "./run bench h200")
+    shown = table_below("README.md", "as rank 0 of 8")
     assert len(shown) == len(measured)
     for (row, cells), (model, *systems) in zip(shown.items(), measured, strict=True):
         assert row.split(",")[0] == model and ("recomputed" in row) == ("checkpointed" in systems[0])
         for column, system in zip(("floe", "FSDP2"), systems):
             assert column in system and system.endswith(f": {cells[column]}"), f"{row}: {column}"
+
+
+def cells_of(result, *keys):
+    """Rows of the first table of a result that has these columns first: {their cells: all of the row}."""
+    found = tables((ROOT / result).read_text())
+    (first, *rows) = next(rows for _, rows in found if rows[0][: len(keys)] == list(keys))
+    return {tuple(row[: len(keys)]): dict(zip(first, row)) for row in rows}
+
+
+def test_the_table_of_frozen_layers_in_8_bits():
+    measured = cells_of("bench/results/2026-11-18-h200.md", "model", "system")
+    shown = table_below("README.md", "multiplied in 8 bits")
+    assert list(shown) == ["of3b", "of4b", "of9b"]
+    for model, cells in shown.items():
+        for column, system in {"bf16": "floe W=8", "frozen layers in FP8": "floe W=8 fp8 products"}.items():
+            row = measured[model, system]
+            ms, gib = NUMBER.findall(cells[column])
+            assert same(ms, row["step ms"]) and same(gib, row["peak GiB"]), f"{model}: {column}"
+
+
+def test_the_table_of_adapters():
+    measured = cells_of("bench/results/2026-11-18-h200-lora.md", "model", "tokens", "system")
+    shown = table_below("README.md", "Adapters of rank 8")
+    assert list(shown) == ["llama3-8b", "qwen2.5-7b"]
+    systems = {"floe": "floe", "floe, frozen layers in FP8": "floe fp8 products", "transformers, compiled": "transformers compiled"}
+    for model, cells in shown.items():
+        assert cells.keys() - {"model"} == systems.keys()
+        for column, system in systems.items():
+            row = measured[model, "2 × 4096", system]
+            assert cells[column] == f"{row['tokens/s']} tokens/s, {row['peak GiB']} GiB", f"{model}: {column}"
 
 
 def test_the_table_of_data():
