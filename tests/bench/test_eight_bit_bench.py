@@ -32,6 +32,23 @@ def test_perplexities_by_every_way(tmp_path):
     assert abs(losses[0] - learnt) < 0.5, "what is frozen is what has learnt"
 
 
+    codes = re.findall(r"^\| (learnt|random), (\w+) \| (\S+) \| (\S+) \| \S+ \| (\S+)% \| (\S+)% \|$", text, re.MULTILINE)
+    assert len(codes) == 2 * 7, "q, k, v, o, gate, up, down"
+    for *_, fine, wide, _, wide_lost in codes:  # three bits of mantissa beside two
+        assert 0.005 < float(fine) < 0.06 and 1.5 < float(wide) / float(fine) < 2.5 and float(wide_lost) < 1
+
+
+def test_codes_of_gradients_are_told_apart():
+    import torch
+
+    fine, wide = torch.float8_e4m3fn, torch.float8_e5m2
+    assert eight_bit.code_rows("m", {"q": {fine: (0.03, 0), wide: (0.05, 0)}})[1] == []
+    (wrong,) = eight_bit.code_rows("m", {"q": {fine: (0.06, 0.5), wide: (0.05, 0)}})[1]
+    assert wrong == "m, q: gradients in e5m2 are nearer (0.0500) than in e4m3 (0.0600)"
+    x = torch.tensor([[448.0, 1e-3, 2e-5]])
+    assert eight_bit.coded(x, fine, 1).tolist()[0][2] == 0 != eight_bit.coded(x, wide, 1).tolist()[0][2]
+
+
 def test_a_forward_that_is_off_is_said(tmp_path, monkeypatch):
     def forward(folder, name, config, batches):
         return {"text": 2.03 if config == ("bf16", "fp8 products") else 2.0}
