@@ -91,11 +91,11 @@ void compare(const Result& got, const Result& want, double tolerance) {
   EXPECT_LT(std::sqrt(error), tolerance * std::sqrt(norm));
 }
 
-class OnGpu
-    : public testing::TestWithParam<std::tuple<const nlohmann::json*, const std::vector<Page>*>> {};
+class OnGpu : public testing::TestWithParam<
+                  std::tuple<const nlohmann::json*, const std::vector<Page>*, int>> {};
 
 TEST_P(OnGpu, GivesWhatTheCpuGives) {
-  const FlamingoSpec spec = test::small_flamingo(*std::get<0>(GetParam()));
+  const FlamingoSpec spec = test::small_flamingo(*std::get<0>(GetParam()), std::get<2>(GetParam()));
   const PackedBatch batch = test::batch_of_pages(*std::get<1>(GetParam()));
   const at::Device gpu(at::kCUDA, 0);
   const Result cpu = run(spec, batch, at::kCPU, at::kFloat);
@@ -107,7 +107,8 @@ TEST_P(OnGpu, GivesWhatTheCpuGives) {
 
 INSTANTIATE_TEST_SUITE_P(Models, OnGpu,
                          testing::Combine(testing::Values(&test::kMpt, &test::kNeox, &test::kLlama),
-                                          testing::Values(&kOneImageEach, &kEven)));
+                                          testing::Values(&kOneImageEach, &kEven),
+                                          testing::Values(32, 64)));
 
 // Once the order of units is known, forward and backward of a sharded model leave the host alone.
 TEST(SteadyStep, NeverWaitsForTheGpu) {

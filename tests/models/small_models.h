@@ -31,13 +31,14 @@ inline const nlohmann::json kLlama{{"model_type", "llama"},    {"vocab_size", kS
                                    {"num_attention_heads", 4}, {"num_key_value_heads", 2},
                                    {"intermediate_size", 256}};
 
-inline models::FlamingoSpec small_flamingo(const nlohmann::json& lm) {
+// `dim_head` of resampler and gates: 64 is OpenFlamingo's and that of floe's own attention.
+inline models::FlamingoSpec small_flamingo(const nlohmann::json& lm, std::int64_t dim_head = 32) {
   models::FlamingoSpec spec;
   spec.lm = models::decoder_spec({lm, "test"});
   spec.vision = {
       .image_size = 28, .patch = 14, .width = 64, .layers = 2, .heads = 2, .mlp_dim = 128};
-  spec.perceiver = {.depth = 2, .dim_head = 32, .heads = 2, .num_latents = 8};
-  spec.cross_attention = {.dim_head = 32, .heads = 2};
+  spec.perceiver = {.depth = 2, .dim_head = dim_head, .heads = 2, .num_latents = 8};
+  spec.cross_attention = {.dim_head = dim_head, .heads = 2};
   spec.media_token = kMedia;
   spec.endofchunk_token = kEndOfChunk;
   return spec;

@@ -237,28 +237,33 @@ TEST(Rehearsal, GradientsOfFlamingosProductsAreWrittenInPlace) {
     // Media and latents are projected by the same weight.
     return name.ends_with("weight") && !(resampler && name.ends_with("to_kv.weight"));
   };
-  for (const nlohmann::json& lm : {test::kMpt, test::kNeox})
-    for (const auto& checkpointed :
-         {std::vector<std::string>{}, {"GatedCrossAttention", "PerceiverResampler"}}) {
-      const auto model = std::make_shared<models::Flamingo>(test::small_flamingo(lm));
-      plan::RehearsedModel subject;
-      subject.model = model;
-      subject.policy.units = {"DecoderLayer", "GatedCrossAttention", "PerceiverResampler",
-                              "ViTBlock"};
-      subject.options.trainable = model->trained_by_default();
-      subject.options.mixed_precision = {.param = at::kBFloat16, .reduce = at::kFloat};
-      subject.options.activation_checkpointing = checkpointed;
-      subject.world_size = 4;
-      Shapes want;
-      for (const auto& item : model->named_parameters())
-        if (item->dim() == 2 && has_a_place(item.key())) ++want[item->sizes().vec()];
-      ASSERT_FALSE(want.empty());
-      constexpr int kSteps = 2;  // the second is what is told
-      for (auto& [shape, count] : want) count *= kSteps;
+  const auto expect_all = [&](const nlohmann::json& lm, std::int64_t dim_head,
+                              const std::vector<std::string>& checkpointed) {
+    const auto model = std::make_shared<models::Flamingo>(test::small_flamingo(lm, dim_head));
+    plan::RehearsedModel subject;
+    subject.model = model;
+    subject.policy.units = {"DecoderLayer", "GatedCrossAttention", "PerceiverResampler",
+                            "ViTBlock"};
+    subject.options.trainable = model->trained_by_default();
+    subject.options.mixed_precision = {.param = at::kBFloat16, .reduce = at::kFloat};
+    subject.options.activation_checkpointing = checkpointed;
+    subject.world_size = 4;
+    Shapes want;
+    for (const auto& item : model->named_parameters())
+      if (item->dim() == 2 && has_a_place(item.key())) ++want[item->sizes().vec()];
+    ASSERT_FALSE(want.empty());
+    constexpr int kSteps = 2;  // the second is what is told
+    for (auto& [shape, count] : want) count *= kSteps;
 
-      const WideProducts written;
-      plan::rehearse(subject, {test::batch_of_pages({{37, 2, 3, {4, 20}}, {64, 2, 2, {1}}})});
-      EXPECT_EQ(WideProducts::shapes, want) << (checkpointed.empty() ? "" : "checkpointed");
+    const WideProducts written;
+    plan::rehearse(subject, {test::batch_of_pages({{37, 2, 3, {4, 20}}, {64, 2, 2, {1}}})});
+    EXPECT_EQ(WideProducts::shapes, want)
+        << "heads of " << dim_head << (checkpointed.empty() ? "" : ", checkpointed");
+  };
+  for (const nlohmann::json& lm : {test::kMpt, test::kNeox})
+    for (const std::int64_t dim_head : {32, 64}) {
+      expect_all(lm, dim_head, {});
+      expect_all(lm, dim_head, {"GatedCrossAttention", "PerceiverResampler"});
     }
 }
 
