@@ -305,7 +305,7 @@ class Search {
   // one end to the other in a line.
   void recompute_less(const Candidate& nothing, const Candidate& everything,
                       std::vector<Candidate>& fitting) {
-    if (fits_by_estimate(nothing.needed)) return;
+    if (nothing.needed <= best_.budget) return;
     constexpr int kParts = 8, kMost = 3;
     int found = 0;
     for (int part = 1; part < kParts && found < kMost; ++part) {
@@ -372,11 +372,11 @@ std::string yaml_of(const Choice& choice) {
   yaml +=
       str("  activation_checkpointing: [", join(strategy.activation_checkpointing, ", "), "]\n");
   if (!strategy.activation_checkpointing.empty())
-    yaml +=
-        str("  activations: {keep: ",
-            strategy.activations.keep == ActivationsConfig::Keep::products ? "products" : "inputs",
-            ", offload: ", strategy.activations.offload ? "true" : "false",
-            ", share: ", strategy.activations.share, "}\n");
+    yaml += str(
+        "  activations: {keep: ",
+        strategy.activations.keep == ActivationsConfig::Keep::products ? "products" : "inputs",
+        ", offload: ", strategy.activations.offload ? "true" : "false",
+        strategy.activations.share == 1 ? "" : str(", share: ", strategy.activations.share), "}\n");
   if (choice.cut > 1)
     yaml += str("train:\n  gradient_accumulation: ", choice.step.trace.passes,
                 "  # and batches of ", "1/", choice.cut, " of their size\n");
