@@ -1,7 +1,6 @@
 // A rehearsed step beside the same step that really runs: collectives, memory and what is left
 // behind.
 #include <ATen/ops/randint.h>
-#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -21,6 +20,7 @@
 #include "tests/config/expect_error.h"
 #include "tests/models/small_models.h"
 #include "tests/plan/planned.h"
+#include "tests/support/torch_calls.h"
 
 namespace floe::rehearsal_test {
 namespace {
@@ -207,26 +207,15 @@ TEST(Rehearsal, SeveralPassesReduceAsThePlanSays) {
 using Shapes = std::map<std::vector<std::int64_t>, int>;
 class WideProducts {
  public:
-  WideProducts() {
-    shapes.clear();
-    handle_ = at::addGlobalCallback(
-        at::RecordFunctionCallback(
-            [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
-              constexpr std::size_t kWithDtype = 4;  // left, right, dtype, out
-              if (std::string_view(call.name()) == "aten::mm" && call.inputs().size() == kWithDtype)
-                ++shapes[call.inputs()[3].toTensor().sizes().vec()];
-              return nullptr;
-            })
-            .needsInputs(true)
-            .scopes({at::RecordScope::FUNCTION}));
-  }
-  ~WideProducts() { at::removeCallback(handle_); }
-  WideProducts(const WideProducts&) = delete;
-  WideProducts& operator=(const WideProducts&) = delete;
-  static inline Shapes shapes;
+  const Shapes& shapes() const { return shapes_; }
 
  private:
-  at::CallbackHandle handle_;
+  Shapes shapes_;
+  test::TorchCalls calls_{[this](const at::RecordFunction& call) {
+    constexpr std::size_t kWithDtype = 4;  // left, right, dtype, out
+    if (std::string_view(call.name()) == "aten::mm" && call.inputs().size() == kWithDtype)
+      ++shapes_[call.inputs()[3].toTensor().sizes().vec()];
+  }};
 };
 
 // See Note [Wide places].
@@ -257,7 +246,7 @@ TEST(Rehearsal, GradientsOfFlamingosProductsAreWrittenInPlace) {
 
     const WideProducts written;
     plan::rehearse(subject, {test::batch_of_pages({{37, 2, 3, {4, 20}}, {64, 2, 2, {1}}})});
-    EXPECT_EQ(WideProducts::shapes, want)
+    EXPECT_EQ(written.shapes(), want)
         << "heads of " << dim_head << (checkpointed.empty() ? "" : ", checkpointed");
   };
   for (const nlohmann::json& lm : {test::kMpt, test::kNeox})

@@ -3,7 +3,6 @@
 #include "floe/nn/products/gradient_place.h"
 
 #include <ATen/ATen.h>
-#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -13,6 +12,7 @@
 #include "floe/nn/products/linear.h"
 #include "floe/shard/engine.h"
 #include "tests/support/ranks.h"
+#include "tests/support/torch_calls.h"
 
 namespace floe::gradient_place_test {
 namespace {
@@ -84,31 +84,6 @@ struct Job {
   std::shared_ptr<shard::Engine> engine;
 };
 
-// What torch copies on this thread while it lives: how many tensors of so many elements.
-class Copies {
- public:
-  Copies() {
-    counts.clear();
-    handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(
-            [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
-              if (std::string_view(call.name()) == "aten::copy_")
-                counts[call.inputs()[0].toTensor().numel()] += 1;
-              return nullptr;
-            })
-            .needsInputs(true)
-            .scopes({at::RecordScope::FUNCTION}));
-  }
-  ~Copies() { at::removeCallback(handle_); }
-  Copies(const Copies&) = delete;
-  Copies& operator=(const Copies&) = delete;
-  static thread_local std::map<std::int64_t, int> counts;
-
- private:
-  at::CallbackHandle handle_;
-};
-thread_local std::map<std::int64_t, int> Copies::counts;
-
 void in_every_way(const std::shared_ptr<comm::World>& world) {
   for (const Strategy strategy :
        {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard}) {
@@ -117,10 +92,10 @@ void in_every_way(const std::shared_ptr<comm::World>& world) {
     for (int step = 0; step < 2; ++step) {
       const at::Tensor loss = nn::call(*job.model, input(step, job.rank));
       {
-        const Copies copies;
+        const test::Copies copies;
         loss.backward();
-        EXPECT_EQ(Copies::counts[kWide * kDim], 0);  // up and down
-        EXPECT_EQ(Copies::counts[kDim * kDim], 2);   // square: a sum that autograd made
+        EXPECT_EQ(copies.of(kWide * kDim), 0);  // up and down
+        EXPECT_EQ(copies.of(kDim * kDim), 2);   // square: a sum that autograd made
       }
       job.expect(by_autograd(world->size(), {step}));
       job.engine->clear_gradients();

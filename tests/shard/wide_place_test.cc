@@ -1,7 +1,6 @@
 // Gradients of halves whose sums go into fp32 buffers as they are (Note [Wide places]), and
 // everywhere where somebody else sees the gradient, or adds to it, the ordinary way.
 #include <ATen/ATen.h>
-#include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
@@ -10,7 +9,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
-#include <atomic>
 #include <map>
 
 #include "floe/nn/layers.h"
@@ -18,6 +16,7 @@
 #include "floe/shard/engine.h"
 #include "tests/support/device.h"
 #include "tests/support/ranks.h"
+#include "tests/support/torch_calls.h"
 
 namespace floe::wide_place_test {
 namespace {
@@ -264,31 +263,6 @@ struct Job {
   std::shared_ptr<shard::Engine> engine;
 };
 
-// Copies of tensors of so many elements while it lives, on the threads of autograd too.
-class Copies {
- public:
-  explicit Copies(std::int64_t numel) {
-    wanted = numel, count = 0;
-    handle_ = at::addGlobalCallback(
-        at::RecordFunctionCallback(
-            [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
-              if (std::string_view(call.name()) == "aten::copy_" &&
-                  call.inputs()[0].toTensor().numel() == wanted)
-                ++count;
-              return nullptr;
-            })
-            .needsInputs(true)
-            .scopes({at::RecordScope::FUNCTION}));
-  }
-  ~Copies() { at::removeCallback(handle_); }
-  Copies(const Copies&) = delete;
-  Copies& operator=(const Copies&) = delete;
-  static inline std::atomic<std::int64_t> wanted = 0, count = 0;
-
- private:
-  at::CallbackHandle handle_;
-};
-
 void in_every_way(const std::shared_ptr<comm::World>& world) {
   const bool rounded = test::device().is_cpu();  // which has no such products
   for (const Strategy strategy :
@@ -298,9 +272,9 @@ void in_every_way(const std::shared_ptr<comm::World>& world) {
     for (int step = 0; step < 2; ++step) {
       const at::Tensor loss = job.loss(step);
       {
-        const Copies copies(kOut * kIn);
+        const test::Copies copies;
         loss.backward();
-        EXPECT_EQ(Copies::count, rounded ? 1 : 0);
+        EXPECT_EQ(copies.of(kOut * kIn), rounded ? 1 : 0);
       }
       job.expect(exact(world->size(), {step}), rounded);
       job.engine->clear_gradients();
@@ -384,9 +358,9 @@ TEST_RANKS(WidePlace, NotOnAnotherStreamOneRank, 1) {
   const c10::StreamGuard guard(streams.getStreamFromGlobalPool(test::device()));
   const at::Tensor loss = job.loss(1);
   {
-    const Copies copies(kOut * kIn);
+    const test::Copies copies;
     loss.backward();
-    EXPECT_EQ(Copies::count, 1);
+    EXPECT_EQ(copies.of(kOut * kIn), 1);
   }
   job.expect(exact(1, {1}), /*rounded=*/true);
 }
