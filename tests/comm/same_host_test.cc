@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <iostream>
 #include <random>
@@ -24,11 +23,13 @@
 #include "floe/core/error.h"
 #include "floe/launch/environment.h"
 #include "tests/support/ranks.h"
+#include "tests/support/same_bits.h"
 
 namespace floe::comm::same_host_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::same_bits;
 
 constexpr const char* kSwitch = "FLOE_SAME_HOST_MEMORY";
 
@@ -72,11 +73,6 @@ at::Tensor data_of(int rank, std::int64_t numel, at::ScalarType dtype, int salt)
                 static_cast<float>(1U << (bits & 7U));
   }
   return data.to(dtype);
-}
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.nbytes() == b.nbytes() &&
-         (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
 // What one of the collectives leaves on this rank, of `numel` elements per slice.

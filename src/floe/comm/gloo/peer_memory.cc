@@ -18,6 +18,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
+#include "floe/core/host.h"
 
 namespace floe::comm {
 namespace {
@@ -46,8 +47,7 @@ std::uint64_t random_value() {
 // Processes that say the same run on the same system, since the same start of it, and mean the same
 // by the number of a process.
 std::uint64_t host_of_pids() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  const std::string boot = boot_id();
   std::array<char, 64> space{};
   const ssize_t size = ::readlink("/proc/self/ns/pid", space.data(), space.size());
   if (boot.empty() || size <= 0) return 0;
