@@ -257,8 +257,11 @@ struct World::State {
     return hear(key, str(control->name_of(0), " did not compare ", what));
   }
 
+  // The cause is told once: errors of the control plane's own have it already.
   std::string echo(const CommError& e, const control::Failure& first) const {
-    return str(e.what(), " ", kBecauseOf, control->name_of(first.rank), ": ", first.cause, ")");
+    const std::string said = e.what(), rank = control->name_of(first.rank);
+    const std::string told = str(rank, ": ", first.cause);
+    return str(said, " ", kBecauseOf, said.find(told) == std::string::npos ? told : rank, ")");
   }
 
   // In one sentence, for the log and the other ranks.
