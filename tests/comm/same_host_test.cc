@@ -5,12 +5,15 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <iostream>
 #include <random>
@@ -22,6 +25,7 @@
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/launch/environment.h"
+#include "floe/observe/diagnostics/memory_counter.h"
 #include "tests/support/ranks.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/text.h"
@@ -76,22 +80,27 @@ at::Tensor data_of(int rank, std::int64_t numel, at::ScalarType dtype, int salt)
   return data.to(dtype);
 }
 
-// What one of the collectives leaves on this rank, of `numel` elements per slice.
-at::Tensor result_of(Group& group, int which, std::int64_t numel, at::ScalarType dtype) {
+at::Tensor as_it_is(const at::Tensor& tensor) { return tensor; }
+
+// What one of the collectives leaves on this rank, of `numel` elements per slice, where all that it
+// is given has been through `put`.
+template <class Put = at::Tensor (&)(const at::Tensor&)>
+at::Tensor result_of(Group& group, int which, std::int64_t numel, at::ScalarType dtype,
+                     Put&& put = as_it_is) {
   const int size = group.size();
   if (which == 0) {
-    const at::Tensor all = at::zeros({size * numel}, dtype);
-    group.all_gather(all, data_of(group.rank(), numel, dtype, 1), "gather").wait();
+    const at::Tensor all = put(at::zeros({size * numel}, dtype));
+    group.all_gather(all, put(data_of(group.rank(), numel, dtype, 1)), "gather").wait();
     return all;
   }
   if (which == 1) {
-    const at::Tensor root = data_of(group.rank(), numel, dtype, 2);
+    const at::Tensor root = put(data_of(group.rank(), numel, dtype, 2));
     for (int r = 0; r < size; ++r) group.broadcast(root, r, "broadcast").wait();
     return root;
   }
-  const at::Tensor whole = data_of(group.rank(), size * numel, dtype, 3);
+  const at::Tensor whole = put(data_of(group.rank(), size * numel, dtype, 3));
   if (which == 2) {
-    const at::Tensor slice = at::zeros({numel}, dtype);
+    const at::Tensor slice = put(at::zeros({numel}, dtype));
     group.reduce_scatter(slice, whole, Reduce::average, "scatter").wait();
     return slice;
   }
@@ -168,6 +177,73 @@ TEST_RANKS(SameHost, MemoryIsRead, 3) {
   const auto before = peer_memory_bytes_read();
   world->group()->broadcast(at::ones({kMiB}, at::kByte), 0, "broadcast").wait();
   EXPECT_EQ(peer_memory_bytes_read() - before, world->rank() && is_permitted() ? kMiB : 0);
+}
+
+// A file of memory that no process can read for another; -1 where the system has none.
+int secret_file() {
+  constexpr long kMemfdSecret = 447;  // on every architecture
+  return static_cast<int>(syscall(kMemfdSecret, 0));
+}
+
+at::Tensor in_closed_memory(const at::Tensor& data) {
+  const int file = secret_file();
+  const std::size_t bytes = data.nbytes();
+  require(file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0, std::strerror(errno));
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  require(memory != MAP_FAILED, "no closed memory: ", std::strerror(errno));
+  close(file);
+  EXPECT_FALSE(is_readable(memory, bytes));
+  return at::from_blob(
+             memory, data.sizes(), [bytes](void* begin) { munmap(begin, bytes); }, data.options())
+      .copy_(data);
+}
+
+// The most that a collective allocates at once.
+template <class F>
+std::int64_t allocated(Group& group, F&& collective) {
+  auto& memory = diagnostics::MemoryCounter::install();
+  group.barrier("begin");
+  const auto before = memory.current_bytes();
+  memory.reset_peak();
+  collective();
+  return memory.peak_bytes() - before;
+}
+
+// All tensors of a rank stay below the usual limit of locked memory, 8 MiB.
+void closed_memory_is_copied() {
+  diagnostics::MemoryCounter::install();
+  const auto world = join_at(0);
+  Group& group = *world->group();
+  const std::int64_t numel = kMiB / 4;  // of a slice: two chunks of a sum
+  for (int which = 0; which < kCollectives; ++which) {
+    const at::Tensor readable = result_of(group, which, numel, at::kFloat);
+    const auto before = peer_memory_bytes_read();
+    EXPECT_TRUE(same_bits(readable, result_of(group, which, numel, at::kFloat, in_closed_memory)))
+        << "collective " << which;
+    EXPECT_EQ(peer_memory_bytes_read() > before, is_permitted()) << "collective " << which;
+  }
+
+  // As much as Note [Direct collectives] says.
+  const std::int64_t slice = is_permitted() ? kMiB : 0, size = group.size();
+  const at::Tensor open = at::ones({size * numel}), own = at::ones({numel}),
+                   closed = in_closed_memory(open);
+  EXPECT_EQ(allocated(group, [&] { group.all_gather(closed, own, "gather").wait(); }), slice);
+  const auto scatter = [&](const at::Tensor& input) {
+    return allocated(group,
+                     [&] { group.reduce_scatter(own, input, Reduce::sum, "scatter").wait(); });
+  };
+  EXPECT_EQ(scatter(closed) - scatter(open), (size - 1) * slice);
+  const bool passes_on = world->rank() % 2 == 0;  // 0 to 2 and 1, 2 to 3
+  EXPECT_EQ(allocated(group, [&] { group.broadcast(closed, 0, "broadcast").wait(); }),
+            passes_on ? size * slice : 0);
+}
+
+TEST(SameHost, ClosedMemoryIsCopied) {
+  if (const int file = secret_file(); file >= 0)
+    close(file);
+  else if (errno == ENOSYS)
+    GTEST_SKIP() << "this system has no memfd_secret";
+  test::run_on_ranks("SameHost", "ClosedMemoryIsCopied", 4, &closed_memory_is_copied);
 }
 
 TEST_RANKS(SameHost, OneRankDoesNotWantIt, 3) {
