@@ -711,13 +711,13 @@ int guarded(World& world, const std::function<void()>& work) {
   try {
     work();
     return static_cast<int>(Exit::done);
-  } catch (const std::exception& e) {
+  } catch (const std::exception&) {
     const auto cause = std::current_exception();
     world.fail(cause);
     // The others need not wait for a collective in which this rank is missing, nor it for them.
     world.abort();
-    const bool echo = dynamic_cast<const CommError*>(&e) && world.failed_by_usage();
-    return static_cast<int>(echo ? Exit::usage : exit_of(cause));
+    // Starting again would meet the first failure again, whatever this rank has met after it.
+    return static_cast<int>(world.failed_by_usage() ? Exit::usage : exit_of(cause));
   }
 }
 
