@@ -265,7 +265,7 @@ TEST_RANKS(SameHost, OneRankIsNotPermittedTo, 3) {
   expect_reads(*join_at(0)->group(), open ? 1 : 0);
 }
 
-TEST_RANKS(SameHost, TheSwitchIsOnOrOff, 2) {
+void expect_wrong_switch() {
   setenv(kSwitch, "no", 1);
   try {
     join_at(0);
@@ -273,6 +273,13 @@ TEST_RANKS(SameHost, TheSwitchIsOnOrOff, 2) {
   } catch (const ConfigError& e) {
     EXPECT_STREQ(e.what(), "FLOE_SAME_HOST_MEMORY is 'no', not 0 or 1");
   }
+}
+
+TEST_RANKS(SameHost, TheSwitchIsOnOrOff, 2) { expect_wrong_switch(); }
+TEST_RANKS(SameHost, TheSwitchIsOnOrOffForOneRankToo, 1) { expect_wrong_switch(); }
+TEST(SameHost, TheSwitchIsOnOrOffWithoutALauncher) {
+  expect_wrong_switch();
+  unsetenv(kSwitch);
 }
 
 // All end at once like the one that is wrong, whichever that is.

@@ -42,6 +42,10 @@ GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>
                          std::vector<std::string> names, const std::vector<int>& here,
                          std::chrono::milliseconds timeout, const NetworkPlace& place);
 
+// What FLOE_SAME_HOST_MEMORY says: whether this rank and others of its host may read each other's
+// memory. Throws ConfigError unless that is 0, 1 or nothing.
+bool wants_memory_of_host();
+
 // What keeps ranks of this host from reading each other's memory (see Note [Memory of one host])
 // and what would change that; nothing: they will, as far as one process can tell. Throws
 // ConfigError for a wrong FLOE_SAME_HOST_MEMORY.

@@ -430,6 +430,7 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
   if (!state->interface.empty())
     ::setenv("NCCL_SOCKET_IFNAME", state->interface.c_str(), /*overwrite=*/0);
   try {
+    wants_memory_of_host();  // throws for a wrong switch, also where no group would look at it
     if (chosen && state->backend == Backend::nccl) state->refuse_shared_gpu();
     state->group = state->make_group("world", state->in_order());
   } catch (const CommError& e) {  // the echo of another rank's failure, perhaps

@@ -50,7 +50,7 @@ std::vector<T> exchange(Transfers& transfers, const std::vector<int>& ranks, int
 
 }  // namespace
 
-bool HostMemory::is_wanted() {
+bool wants_memory_of_host() {
   const char* text = std::getenv("FLOE_SAME_HOST_MEMORY");
   const std::string_view value = text && *text ? text : "1";
   require<ConfigError>(value == "0" || value == "1", "FLOE_SAME_HOST_MEMORY is '", value,
@@ -59,7 +59,7 @@ bool HostMemory::is_wanted() {
 }
 
 std::optional<ClosedMemory> closed_memory() {
-  if (!HostMemory::is_wanted())
+  if (!wants_memory_of_host())
     return ClosedMemory{"FLOE_SAME_HOST_MEMORY is 0", "Unset it to spare the CPU those copies."};
   const int number = 0;
   if (!is_readable(&number, sizeof number))

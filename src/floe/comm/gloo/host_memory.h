@@ -35,9 +35,6 @@ constexpr std::int64_t kReadBytes = 128 * kKiB;
 
 class HostMemory {
  public:
-  // What FLOE_SAME_HOST_MEMORY says; throws ConfigError unless that is 0, 1 or nothing.
-  static bool is_wanted();
-
   HostMemory(Transfers& transfers, int rank, int size);
   // Collective: finds out who can read whose memory, if this rank wants that. `here`: the ranks of
   // this host, itself among them.
