@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstring>
 #include <random>
 
 #include "floe/comm/world.h"
@@ -11,9 +10,12 @@
 #include "floe/core/hash.h"
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "tests/support/ranks.h"
+#include "tests/support/same_bits.h"
 
 namespace floe::comm::collectives_test {
 namespace {
+
+using test::same_bits;
 
 constexpr std::array kDtypes{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong};
 
@@ -49,11 +51,6 @@ at::Tensor ordered_sum(int world, std::int64_t numel, at::ScalarType dtype, int 
       sum = sum / at::full_like(sum, world);
   }
   return sum.to(dtype);
-}
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
 std::string words(const char* what, std::int64_t numel, at::ScalarType dtype) {

@@ -16,6 +16,7 @@
 #include "floe/core/error.h"
 #include "floe/launch/environment.h"
 #include "tests/support/ranks.h"
+#include "tests/support/text.h"
 
 namespace floe::comm::comm_failure_test {
 namespace {
@@ -359,9 +360,12 @@ TEST(FirstFailure, EndsAWaitForWhatARankSays) {
     const auto outcome = test::start_ranks("FirstFailure", "EndsAWaitForWhatARankSays", 3, 60s);
     EXPECT_LT(outcome.seconds, 30);
     EXPECT_EQ(outcome.exit_codes, (std::vector<int>{1, 1, 1})) << join(outcome.outputs, "\n---\n");
-    for (const std::size_t other : {0, 2})
-      EXPECT_TRUE(has(outcome.outputs[other], "because of rank 1: the disk is full"))
-          << outcome.outputs[other];
+    for (const std::size_t other : {0, 2}) {
+      const std::string& said = outcome.outputs[other];
+      EXPECT_TRUE(has(said, str("because of rank 1: the disk is full ", kBecauseOf, "rank 1)")))
+          << said;
+      EXPECT_EQ(test::times(said, "the disk is full"), 1) << said;
+    }
     return;
   }
   auto world = join_with(300s);

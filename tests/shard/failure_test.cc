@@ -578,6 +578,9 @@ TEST(Failure, GuardedRanksEndLikeTheOneWithAWrongConfiguration) {
     const int code = comm::guarded(*world, [&] {
       world->group()->barrier("all have joined");
       if (world->rank() == 1) throw ConfigError("train.lr is no number");
+      if (world->rank() == 2) {  // waits elsewhere, as one that saves does
+        if (world->first_failure(30s)) throw CheckpointError("the save was given up");
+      }
       world->group()->barrier("wait for everybody");
     });
     std::exit(code);
@@ -585,10 +588,27 @@ TEST(Failure, GuardedRanksEndLikeTheOneWithAWrongConfiguration) {
   const auto outcome =
       test::start_ranks("Failure", "GuardedRanksEndLikeTheOneWithAWrongConfiguration", 3, 60s);
   EXPECT_EQ(outcome.exit_codes, (std::vector<int>{2, 2, 2}));
-  for (const std::size_t other : {0, 2})
-    EXPECT_TRUE(has(outcome.outputs[other],
-                    "(the first failure was that of rank 1: train.lr is no number)"))
-        << outcome.outputs[other];
+  EXPECT_TRUE(
+      has(outcome.outputs[0], "(the first failure was that of rank 1: train.lr is no number)"))
+      << outcome.outputs[0];
+  EXPECT_TRUE(has(outcome.outputs[2], "the save was given up")) << outcome.outputs[2];
+}
+
+// A failure that came before a wrong configuration was found may be worth another start.
+TEST(Failure, GuardedRanksEndLikeTheFirstFailure) {
+  if (test::is_rank()) {
+    auto world = join_with(60s);
+    const int code = comm::guarded(*world, [&] {
+      world->group()->barrier("all have joined");
+      if (world->rank() == 1) throw DataError("the shard 000.tar is no tar file");
+      if (world->first_failure(30s) && world->rank() == 2)
+        throw ConfigError("train.lr is no number");
+      world->group()->barrier("wait for everybody");
+    });
+    std::exit(code);
+  }
+  const auto outcome = test::start_ranks("Failure", "GuardedRanksEndLikeTheFirstFailure", 3, 60s);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{1, 1, 2})) << "its own configuration is wrong";
 }
 
 }  // namespace

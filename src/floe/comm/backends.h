@@ -4,10 +4,13 @@
 // Gloo's own all-gather and reduce-scatter go through full-size temporaries, and its reduce-scatter
 // moves as much as an all-reduce. For CPU tensors floe sends slices straight from one rank's tensor
 // into the other's, with Gloo's send and receive or, on one host, as in Note [Memory of one host]:
-// an all-gather needs no extra memory (but for one copy of what is closed to other processes, such
-// as pinned memory), a reduce-scatter a constant window (four chunks per peer), and each rank sends
-// exactly (W-1)/W of the tensor. CUDA tensors, for which Gloo has no send, take Gloo's own
-// collectives.
+// an all-gather needs no extra memory, a reduce-scatter a constant window (four chunks per peer),
+// and each rank sends exactly (W-1)/W of the tensor. CUDA tensors, for which Gloo has no send, take
+// Gloo's own collectives.
+// What is closed to other processes, such as pinned memory, any collective copies before ranks of
+// this host read it, and keeps the copies until they have: an all-gather this rank's slice, a
+// reduce-scatter the slices of the others, (W-1)/W of its input, an all-reduce the whole tensor,
+// and a broadcast the whole tensor on each rank that passes it on.
 // `abort` reaches sends and receives at once; one of Gloo's own collectives that is under way ends
 // with the timeout.
 #pragma once
@@ -38,6 +41,10 @@ struct NetworkPlace {
 GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int rank,
                          std::vector<std::string> names, const std::vector<int>& here,
                          std::chrono::milliseconds timeout, const NetworkPlace& place);
+
+// What FLOE_SAME_HOST_MEMORY says: whether this rank and others of its host may read each other's
+// memory. Throws ConfigError unless that is 0, 1 or nothing.
+bool wants_memory_of_host();
 
 // What keeps ranks of this host from reading each other's memory (see Note [Memory of one host])
 // and what would change that; nothing: they will, as far as one process can tell. Throws

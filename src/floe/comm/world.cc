@@ -257,8 +257,11 @@ struct World::State {
     return hear(key, str(control->name_of(0), " did not compare ", what));
   }
 
+  // The cause is told once: errors of the control plane's own have it already.
   std::string echo(const CommError& e, const control::Failure& first) const {
-    return str(e.what(), " ", kBecauseOf, control->name_of(first.rank), ": ", first.cause, ")");
+    const std::string said = e.what(), rank = control->name_of(first.rank);
+    const std::string told = str(rank, ": ", first.cause);
+    return str(said, " ", kBecauseOf, said.find(told) == std::string::npos ? told : rank, ")");
   }
 
   // In one sentence, for the log and the other ranks.
@@ -427,6 +430,7 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
   if (!state->interface.empty())
     ::setenv("NCCL_SOCKET_IFNAME", state->interface.c_str(), /*overwrite=*/0);
   try {
+    wants_memory_of_host();  // throws for a wrong switch, also where no group would look at it
     if (chosen && state->backend == Backend::nccl) state->refuse_shared_gpu();
     state->group = state->make_group("world", state->in_order());
   } catch (const CommError& e) {  // the echo of another rank's failure, perhaps
@@ -708,13 +712,13 @@ int guarded(World& world, const std::function<void()>& work) {
   try {
     work();
     return static_cast<int>(Exit::done);
-  } catch (const std::exception& e) {
+  } catch (const std::exception&) {
     const auto cause = std::current_exception();
     world.fail(cause);
     // The others need not wait for a collective in which this rank is missing, nor it for them.
     world.abort();
-    const bool echo = dynamic_cast<const CommError*>(&e) && world.failed_by_usage();
-    return static_cast<int>(echo ? Exit::usage : exit_of(cause));
+    // Starting again would meet the first failure again, whatever this rank has met after it.
+    return static_cast<int>(world.failed_by_usage() ? Exit::usage : exit_of(cause));
   }
 }
 

@@ -166,8 +166,9 @@ class World {
 };
 
 // Runs a rank's work and returns the exit code of the process. What it throws goes to World::fail;
-// the last line of the log is the cause. A rank that hears of another's wrong configuration only by
-// a collective that fails returns what that one does.
+// the last line of the log is the cause. Where the first failure of all ranks is a wrong
+// configuration, every rank that fails returns what that one does, whether it hears of it by a
+// collective, by a save that is given up, or fails by itself.
 int guarded(World& world, const std::function<void()>& work);
 
 }  // namespace floe::comm

@@ -12,7 +12,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -83,11 +82,7 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host.starts_with("127.") || host == "::1";
 }
 
-std::string host_id() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  return str(host_name(), "/", boot);
-}
+std::string host_id() { return str(host_name(), "/", boot_id()); }
 
 UniqueFd try_to_listen(int port, bool loopback_only, int& error) {
   const int family = loopback_only ? AF_INET : AF_INET6;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <fstream>
 
 namespace floe {
 
@@ -13,6 +14,12 @@ const std::string& host_name() {
     return std::string(known ? text.data() : "localhost");
   }();
   return name;
+}
+
+std::string boot_id() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
 }
 
 }  // namespace floe

@@ -474,7 +474,7 @@ GroupPtr make_gloo_group(std::string name, const c10::intrusive_ptr<c10d::Store>
                          std::vector<std::string> names, const std::vector<int>& here,
                          std::chrono::milliseconds timeout, const NetworkPlace& place) {
   const int size = static_cast<int>(names.size());
-  const bool wants_memory = HostMemory::is_wanted();
+  const bool wants_memory = wants_memory_of_host();
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(device_at(place));
   options->threads = 2;

@@ -50,7 +50,7 @@ std::vector<T> exchange(Transfers& transfers, const std::vector<int>& ranks, int
 
 }  // namespace
 
-bool HostMemory::is_wanted() {
+bool wants_memory_of_host() {
   const char* text = std::getenv("FLOE_SAME_HOST_MEMORY");
   const std::string_view value = text && *text ? text : "1";
   require<ConfigError>(value == "0" || value == "1", "FLOE_SAME_HOST_MEMORY is '", value,
@@ -58,19 +58,34 @@ bool HostMemory::is_wanted() {
   return value == "1";
 }
 
+std::optional<ClosedMemory> closed_by(const SystemRules& rules) {
+  if (rules.read_error != 0)
+    return ClosedMemory{
+        str("process_vm_readv is refused (", std::strerror(rules.read_error), ")"),
+        "In a container, permit it in the seccomp profile to spare the CPU those copies."};
+  if (!rules.tells_processes)
+    return ClosedMemory{
+        "/proc/sys/kernel/random/boot_id or /proc/self/ns/pid cannot be read",
+        "In a container, mount /proc with both of them to spare the CPU those copies."};
+  const std::string scope = str("kernel.yama.ptrace_scope is ", rules.yama_scope);
+  if (rules.yama_scope == '3')  // not even who may trace, and until the next start
+    return ClosedMemory{scope,
+                        "It cannot be changed while the system runs: the administrator may set it "
+                        "to 1 where it is set at boot (/etc/sysctl.d), and restart the machine, to "
+                        "spare the CPU those copies."};
+  if (rules.yama_scope == '2' && !rules.may_trace)
+    return ClosedMemory{scope, "The administrator may set it to 1 to spare the CPU those copies."};
+  return std::nullopt;
+}
+
 std::optional<ClosedMemory> closed_memory() {
-  if (!HostMemory::is_wanted())
+  if (!wants_memory_of_host())
     return ClosedMemory{"FLOE_SAME_HOST_MEMORY is 0", "Unset it to spare the CPU those copies."};
   const int number = 0;
-  if (!is_readable(&number, sizeof number))
-    return ClosedMemory{str("process_vm_readv is refused (", std::strerror(errno), ")"),
-                        "In a container, permit it in the seccomp profile to spare the CPU those "
-                        "copies."};
-  const char scope = yama_scope();
-  if (scope == '3' || (scope == '2' && !may_trace()))
-    return ClosedMemory{str("kernel.yama.ptrace_scope is ", scope),
-                        "The administrator may set it to 1 to spare the CPU those copies."};
-  return std::nullopt;
+  return closed_by({.read_error = is_readable(&number, sizeof number) ? 0 : errno,
+                    .tells_processes = host_of_pids() != 0,
+                    .yama_scope = yama_scope(),
+                    .may_trace = may_trace()});
 }
 
 bool memory_needs_launcher() { return yama_scope() == '1' && !may_trace(); }

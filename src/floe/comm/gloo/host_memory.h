@@ -24,6 +24,7 @@
 #include <optional>
 #include <vector>
 
+#include "floe/comm/backends.h"
 #include "floe/comm/gloo/peer_memory.h"
 #include "floe/comm/gloo/transfers.h"
 #include "floe/core/bytes.h"
@@ -33,11 +34,18 @@ namespace floe::comm {
 // Data of fewer bytes goes through sockets: two more messages cost more than copies do.
 constexpr std::int64_t kReadBytes = 128 * kKiB;
 
+// What this system says about reading another process' memory.
+struct SystemRules {
+  int read_error = 0;           // of process_vm_readv; 0: it works
+  bool tells_processes = true;  // which system it is, and what numbers of processes mean there
+  char yama_scope = '0';
+  bool may_trace = false;
+};
+// What of that closes the memory of ranks to each other; see closed_memory().
+std::optional<ClosedMemory> closed_by(const SystemRules& rules);
+
 class HostMemory {
  public:
-  // What FLOE_SAME_HOST_MEMORY says; throws ConfigError unless that is 0, 1 or nothing.
-  static bool is_wanted();
-
   HostMemory(Transfers& transfers, int rank, int size);
   // Collective: finds out who can read whose memory, if this rank wants that. `here`: the ranks of
   // this host, itself among them.

@@ -18,6 +18,7 @@
 
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
+#include "floe/core/host.h"
 
 namespace floe::comm {
 namespace {
@@ -41,19 +42,6 @@ std::uint64_t random_value() {
     if (::getrandom(&value, sizeof value, 0) != sizeof value)
       throw Error(str("the system gives no random number: ", std::strerror(errno)));
   return value;
-}
-
-// Processes that say the same run on the same system, since the same start of it, and mean the same
-// by the number of a process.
-std::uint64_t host_of_pids() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::array<char, 64> space{};
-  const ssize_t size = ::readlink("/proc/self/ns/pid", space.data(), space.size());
-  if (boot.empty() || size <= 0) return 0;
-  const std::string both = boot + std::string(space.data(), static_cast<std::size_t>(size));
-  const std::string digest = sha256_hex(std::as_bytes(std::span(both)));
-  return std::stoull(digest.substr(0, 15), nullptr, 16);
 }
 
 iovec local(void* data, std::size_t bytes) { return {data, bytes}; }
@@ -106,6 +94,16 @@ bool is_readable(const void* data, std::size_t bytes) noexcept {
   const std::array there{remote(begin, 1), remote(begin + bytes - 1, 1)};
   return ::process_vm_readv(::getpid(), &here, 1, there.data(), there.size(), 0) ==
          static_cast<ssize_t>(ends.size());
+}
+
+std::uint64_t host_of_pids() {
+  const std::string boot = boot_id();
+  std::array<char, 64> space{};
+  const ssize_t size = ::readlink("/proc/self/ns/pid", space.data(), space.size());
+  if (boot.empty() || size <= 0) return 0;
+  const std::string both = boot + std::string(space.data(), static_cast<std::size_t>(size));
+  const std::string digest = sha256_hex(std::as_bytes(std::span(both)));
+  return std::stoull(digest.substr(0, 15), nullptr, 16);
 }
 
 char yama_scope() noexcept {

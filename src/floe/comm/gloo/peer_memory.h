@@ -52,6 +52,10 @@ class PeerMemory {
 // mapped, such as CUDA's pinned one, is closed to them.
 bool is_readable(const void* data, std::size_t bytes) noexcept;
 
+// Processes that say the same run on the same system, since the same start of it, and mean the same
+// by the number of a process; 0 where the system does not tell.
+std::uint64_t host_of_pids();
+
 // The setting kernel.yama.ptrace_scope; '0' where there is no Yama.
 char yama_scope() noexcept;
 
