@@ -9,10 +9,12 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "floe/core/str.h"
 #include "floe/io/safetensors/safetensors.h"
 #include "floe/io/tensors/open_tensors.h"
+#include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/models/transformer.h"
 #include "floe/nn/layers.h"
 #include "floe/nn/products/linear.h"
@@ -209,6 +211,26 @@ TEST(Plan, RefusesWhatCannotBe) {
   EXPECT_TRUE(refusal([](auto& o) { o.watch_operators = true; }).find("watched operators") !=
               std::string::npos);
   EXPECT_EQ(refusal([](auto& o) { o.frozen.dtype = kFp8; }), "nothing was thrown");
+}
+
+TEST(Products, NeedAGpuThatHasThem) {
+  const auto why = [](int major, int minor, at::ScalarType dtype = at::kBFloat16) {
+    return kernels::why_no_fp8_products("this GPU", major, minor, dtype);
+  };
+  EXPECT_EQ(why(8, 0),
+            "needs a GPU of compute capability 8.9 or later (Ada, Hopper), and this GPU has 8.0");
+  EXPECT_TRUE(why(8, 6).ends_with("this GPU has 8.6"));
+  EXPECT_TRUE(why(7, 5).ends_with("this GPU has 7.5"));
+  for (const auto& [major, minor] : {std::pair(8, 9), {9, 0}, {10, 0}, {12, 0}})
+    EXPECT_EQ(why(major, minor), "") << major << "." << minor;
+  for (const auto dtype : {at::kFloat, at::kHalf})
+    for (const int major : {8, 9})
+      EXPECT_EQ(why(major, 0, dtype),
+                str("needs mixed_precision.param bf16 on a GPU, whose 8-bit products give nothing "
+                    "else, not ",
+                    c10::toString(dtype)));
+  for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16})
+    EXPECT_EQ(kernels::why_no_fp8_products(at::kCPU, dtype), "") << "emulated there";
 }
 
 // ---- ranks ----
