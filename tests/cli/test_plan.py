@@ -276,6 +276,29 @@ def test_a_machine_of_ones_own(plan, floe, tmp_path):
     assert done.returncode == 2 and "did you mean 'bf16_tflops'?" in done.stderr
 
 
+PRODUCTS = ("strategy.frozen.compute=fp8", "strategy.mixed_precision.param=bf16")
+
+
+@pytest.mark.parametrize("words", [(), ("--best",), ("--worlds", "2,4"), ("strategy=auto",)], ids=" ".join)
+def test_products_in_eight_bits_need_a_machine_that_has_them(floe, plan, tmp_path, words):
+    def asked(gpu):
+        return DEMO, "world=4", *PRODUCTS, "--gpu", gpu, "--batch", "8x128", *words
+
+    none, some = tmp_path / "none.yaml", tmp_path / "some.yaml"
+    none.write_text("{like: h200, name: mine, fp8_tflops: 0}\n")
+    some.write_text("{like: a100, fp8_tflops: 300}\n")
+    for gpu, name in (("a100", "a100"), (str(none), "mine")):
+        done = floe("plan", *asked(gpu))
+        assert done.returncode == 2
+        assert done.stderr.rstrip().endswith(
+            f"strategy.frozen.compute is fp8, but '{name}' has no products in 8 bits (its fp8_tflops are 0); plan for "
+            "another machine, or leave strategy.frozen.compute out"
+        )
+    for gpu in ("h200", "h100", str(some)):
+        plan(*asked(gpu))
+    plan(DEMO, "world=4", "strategy.frozen.dtype=fp8", "--gpu", "a100", "--batch", "8x128", *words)
+
+
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string_view>
 
 #include "floe/comm/world.h"
@@ -134,6 +135,7 @@ TEST(Rehearsal, CollectivesAreThoseOfThePlan) {
     const plan::PlanReport report = plan::make_report(plan::subject_of(
         config_of(4, {str("strategy.sharding=", sharding), "strategy.hybrid_shard_size=2"})));
     shard::MovedBytes seen{};
+    std::map<comm::FakeCollective::Kind, std::set<int>> streams;
     for (const plan::TraceStep& step : rehearsed(report).trace.steps) {
       if (step.kind != plan::TraceStep::Kind::collective) continue;
       using Kind = comm::FakeCollective::Kind;
@@ -144,7 +146,17 @@ TEST(Rehearsal, CollectivesAreThoseOfThePlan) {
       if (step.collective.kind == Kind::all_reduce)
         seen.all_reduces += 1, seen.all_reduced += bytes;
       EXPECT_NE(step.stream, 0) << sharding;
+      streams[step.collective.kind].insert(step.stream);
     }
+    // Gathers and reduce-scatters in their order on one stream; gradients are summed over copies on
+    // another, so that no gather waits for that.
+    using Kind = comm::FakeCollective::Kind;
+    if (report.moved.gathers > 0) {
+      EXPECT_EQ(streams[Kind::all_gather].size(), 1U) << sharding;
+      EXPECT_EQ(streams[Kind::reduce_scatter], streams[Kind::all_gather]) << sharding;
+      EXPECT_NE(streams[Kind::all_reduce], streams[Kind::all_gather]) << sharding;
+    }
+    EXPECT_EQ(streams[Kind::all_reduce].size(), report.moved.all_reduces > 0 ? 1U : 0U) << sharding;
     EXPECT_EQ(seen.gathers, report.moved.gathers) << sharding;
     EXPECT_EQ(seen.gathered, report.moved.gathered) << sharding;
     EXPECT_EQ(seen.reduce_scatters, report.moved.reduce_scatters) << sharding;

@@ -175,10 +175,29 @@ TEST(Machine, IsReadFromAFileThatNamesWhatItIsLike) {
   EXPECT_EQ(machine.memory.bytes, std::int64_t{40} << 30);
   EXPECT_EQ(machine.bf16_tflops, plan::find_machine("a100").bf16_tflops);
   EXPECT_EQ(machine.intra_gbs, 300);
+  // Products in 8 bits, which an A100 has not, are inherited like the rest.
+  EXPECT_EQ(machine.fp8_tflops, 0);
+  EXPECT_EQ(read("{like: a100, fp8_tflops: 300}").fp8_tflops, 300);
+  EXPECT_EQ(read("{name: mine}").fp8_tflops, plan::find_machine("h200").fp8_tflops);
+  EXPECT_EQ(read("{like: h100, fp8_tflops: 0}").fp8_tflops, 0);
+  expect_refused([&] { read("{fp8_tflops: -1}"); }, "fp8_tflops");
+  expect_refused([&] { read("{bf16_tflops: 0}"); }, "bf16_tflops");
   expect_refused([&] { read("{memory: 40GiB, bf16_tflops: -1}"); }, "bf16_tflops");
   expect_refused([&] { read("{memory_gb: 40}"); }, "memory_gb");
   expect_refused([&] { read("{like: h2000}"); }, "'like' must be one of h200");
   expect_refused([&] { plan::find_machine("h201"); }, "h200");
+}
+
+TEST(Machine, OfAGpuIsKnownByItsName) {
+  EXPECT_EQ(plan::machine_of_gpu("NVIDIA H200", true).name, "h200");
+  EXPECT_EQ(plan::machine_of_gpu("NVIDIA H100 80GB HBM3", true).fp8_tflops,
+            plan::find_machine("h100").fp8_tflops);
+  EXPECT_EQ(plan::machine_of_gpu("NVIDIA A100-SXM4-80GB", false).name, "a100");
+  const Machine ada = plan::machine_of_gpu("NVIDIA L40S", true);
+  EXPECT_EQ(ada.name, "NVIDIA L40S (with the rates of an A100)");
+  EXPECT_EQ(ada.bf16_tflops, plan::find_machine("a100").bf16_tflops);
+  EXPECT_GT(ada.fp8_tflops, ada.bf16_tflops);
+  EXPECT_EQ(plan::machine_of_gpu("Tesla V100", false).fp8_tflops, 0);
 }
 
 TEST(Machine, RatesHaveUnits) {

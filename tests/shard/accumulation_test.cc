@@ -214,6 +214,53 @@ void check_all() {
     check(mixed, way, world);
 }
 
+// What the plan chooses where nobody does: whole gradients of few parameters are held, those of all
+// are not, and narrower reductions than the masters are not summed up.
+TEST(Accumulation, ThePlanAddsUpLocallyWhereThatCostsLittleAndLosesNothing) {
+  models::Transformer model(
+      {.vocab = 512, .dim = 128, .layers = 6, .heads = 4, .context = 32, .adapter = 8});
+  const auto plan_of = [&](const std::vector<std::string>& trainable, auto&& change) {
+    shard::ShardOptions options;
+    options.trainable = trainable;
+    options.passes_per_update = kPasses;
+    change(options);
+    return shard::make_plan(model, {.units = {"DecoderLayer"}, .lone_unit_numel = 1000}, options,
+                            4);
+  };
+  const auto as_it_is = [](auto&) {};
+  const std::vector<std::string> adapters{"*.adapter.*"};
+  const auto few = plan_of(adapters, as_it_is), all = plan_of({"*"}, as_it_is);
+  EXPECT_EQ(few.accumulates(), Accumulate::local);
+  EXPECT_EQ(all.accumulates(), Accumulate::reduced);
+
+  // The bound on memory: a tenth of the peak.
+  const auto peak = [&](const std::vector<std::string>& trainable, Accumulate where) {
+    const auto plan = plan_of(trainable, [&](auto& options) { options.accumulate = where; });
+    EXPECT_EQ(plan.accumulates(), where);
+    return static_cast<double>(plan.held().peak());
+  };
+  EXPECT_LE(peak(adapters, Accumulate::local), 1.1 * peak(adapters, Accumulate::reduced));
+  EXPECT_GT(peak({"*"}, Accumulate::local), 1.1 * peak({"*"}, Accumulate::reduced));
+  // What that means for an update.
+  EXPECT_EQ(kPasses * few.moved().reduce_scatters,
+            plan_of(adapters, [](auto& options) { options.accumulate = Accumulate::reduced; })
+                .moved()
+                .reduce_scatters);
+
+  const auto where = [&](auto&& change) { return plan_of(adapters, change).accumulates(); };
+  EXPECT_EQ(where([](auto& options) { options.mixed_precision.reduce = at::kBFloat16; }),
+            Accumulate::reduced);
+  EXPECT_EQ(where([](auto& options) { options.mixed_precision.param = at::kBFloat16; }),
+            Accumulate::reduced)
+      << "reduced as parameters are computed with";
+  EXPECT_EQ(where([](auto& options) {
+              options.mixed_precision.param = at::kBFloat16;
+              options.mixed_precision.reduce = at::kFloat;
+            }),
+            Accumulate::local);
+  EXPECT_EQ(where([](auto& options) { options.cpu_offload = true; }), Accumulate::reduced);
+}
+
 TEST_RANKS(Accumulation, TwoRanks, 2) { check_all(); }
 TEST_RANKS(Accumulation, ThreeRanks, 3) { check_all(); }
 TEST_RANKS(Accumulation, FourRanks, 4) { check_all(); }

@@ -38,6 +38,7 @@ struct Case {
   int passes = 1;
   std::optional<shard::Accumulate> accumulate;
   shard::FrozenSharding frozen_sharding = shard::FrozenSharding::all;
+  at::ScalarType reduce = at::kFloat;
 };
 
 std::vector<Case> cases() {
@@ -140,10 +141,8 @@ struct Training {
     options.passes_per_update = passes = c.passes;
     options.accumulate = c.accumulate;
     options.frozen.sharding = c.frozen_sharding;
-    if (c.bf16) {
-      options.mixed_precision.param = at::kBFloat16;
-      options.mixed_precision.reduce = at::kFloat;
-    }
+    if (c.bf16) options.mixed_precision.param = at::kBFloat16;
+    options.mixed_precision.reduce = c.reduce;
     engine = shard::fully_shard(model, {.units = c.units, .lone_unit_numel = 1000}, options);
     optimizer = std::make_unique<optim::AdamW>(*engine, optim::AdamWOptions{});
     engine->add_observer(&counts);
@@ -208,7 +207,26 @@ TEST(Counts, EqualTheFormulas) {
 
 // NCCL moves 16 bytes at a time only between such addresses (Note [Aligned slices]).
 TEST(Counts, SlicesBeginAtMultiplesOf128BytesInEveryTypeTheyHave) {
-  for (const Case& c : cases()) {
+  std::vector<Case> all = cases();
+  for (const bool bf16 : {false, true})
+    for (const at::ScalarType reduce : {at::kFloat, at::kBFloat16})
+      for (const auto& trainable :
+           std::vector<std::vector<std::string>>{{"*"}, {"*.adapter.*"}, {"layers.3.*", "norm.*"}})
+        for (const int world : {3, 4}) {
+          Case c;
+          c.name = str("W=", world, ", computed in ", bf16 ? "bf16" : "fp32", ", reduced in ",
+                       c10::toString(reduce), ", ", join(trainable));
+          c.world = world;
+          c.bf16 = bf16;
+          c.reduce = reduce;
+          c.trainable = trainable;
+          all.push_back(c);
+          if (trainable.front() == "*") continue;
+          c.frozen = at::kFloat8_e4m3fn;
+          c.name += ", frozen in fp8";
+          all.push_back(c);
+        }
+  for (const Case& c : all) {
     SCOPED_TRACE(c.name);
     Training run(c);
     for (const auto& group : run.engine->groups()) {

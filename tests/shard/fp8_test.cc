@@ -7,11 +7,14 @@
 #include <unistd.h>
 
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "floe/core/str.h"
 #include "floe/io/safetensors/safetensors.h"
 #include "floe/io/tensors/open_tensors.h"
+#include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/models/transformer.h"
 #include "floe/nn/layers.h"
 #include "floe/nn/products/linear.h"
@@ -25,6 +28,8 @@
 namespace floe::fp8_test {
 namespace {
 
+using shard::Accumulate;
+using shard::Event;
 using shard::Residency;
 using shard::Strategy;
 
@@ -208,9 +213,30 @@ TEST(Plan, RefusesWhatCannotBe) {
   EXPECT_EQ(refusal([](auto& o) { o.frozen.dtype = kFp8; }), "nothing was thrown");
 }
 
+TEST(Products, NeedAGpuThatHasThem) {
+  const auto why = [](int major, int minor, at::ScalarType dtype = at::kBFloat16) {
+    return kernels::why_no_fp8_products("this GPU", major, minor, dtype);
+  };
+  EXPECT_EQ(why(8, 0),
+            "needs a GPU of compute capability 8.9 or later (Ada, Hopper), and this GPU has 8.0");
+  EXPECT_TRUE(why(8, 6).ends_with("this GPU has 8.6"));
+  EXPECT_TRUE(why(7, 5).ends_with("this GPU has 7.5"));
+  for (const auto& [major, minor] : {std::pair(8, 9), {9, 0}, {10, 0}, {12, 0}})
+    EXPECT_EQ(why(major, minor), "") << major << "." << minor;
+  for (const auto dtype : {at::kFloat, at::kHalf})
+    for (const int major : {8, 9})
+      EXPECT_EQ(why(major, 0, dtype),
+                str("needs mixed_precision.param bf16 on a GPU, whose 8-bit products give nothing "
+                    "else, not ",
+                    c10::toString(dtype)));
+  for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16})
+    EXPECT_EQ(kernels::why_no_fp8_products(at::kCPU, dtype), "") << "emulated there";
+}
+
 // ---- ranks ----
 
-// One process whose frozen matrices are the same codes; it computes the ranks' batches in turn.
+// One process whose frozen matrices are the same codes; it computes the ranks' batches in turn, and
+// those of several passes one after the other.
 class Reference {
  public:
   explicit Reference(at::Device device, const std::vector<std::string>& trainable = kTrainable)
@@ -232,10 +258,11 @@ class Reference {
   }
 
   struct Result {
-    std::vector<double> losses;
-    std::map<std::string, at::Tensor> gradients;  // the mean over ranks
+    std::vector<double> losses;                   // as the batches
+    std::map<std::string, at::Tensor> gradients;  // the mean over ranks of the sums over passes
   };
-  Result run(const std::vector<at::Tensor>& batches) {
+  Result run(const std::vector<at::Tensor>& batches, int passes = 1) {
+    const double ranks = static_cast<double>(batches.size()) / passes;
     Result result;
     for (const at::Tensor& ids : batches) {
       const at::Tensor loss = models::next_token_loss(nn::call(*model_, ids), ids);
@@ -243,8 +270,7 @@ class Reference {
       loss.backward();
       for (auto& p : nn::named_parameters(*model_)) {
         if (!p.tensor.grad().defined()) continue;
-        const at::Tensor grad =
-            p.tensor.grad().to(at::kFloat) / static_cast<double>(batches.size());
+        const at::Tensor grad = p.tensor.grad().to(at::kFloat) / ranks;
         auto& sum = result.gradients[p.name];
         sum = sum.defined() ? sum + grad : grad;
         p.tensor.mutable_grad().reset();
@@ -257,14 +283,15 @@ class Reference {
   std::shared_ptr<models::Transformer> model_;
 };
 
-at::Tensor ids_of(int step, int rank) {
-  at::manual_seed(100 * step + rank);
+at::Tensor ids_of(int step, int rank, int pass = 0) {
+  at::manual_seed(100 * step + 10 * pass + rank);
   return at::randint(0, kSize.vocab, {2, 12}, at::kLong).to(test::device());
 }
 
-void expect_same(shard::Engine& engine, const Reference::Result& want, double loss, int rank) {
+// `batch`: whose loss that is, as the reference was given them.
+void expect_same(shard::Engine& engine, const Reference::Result& want, double loss, int batch) {
   const bool exact = test::device().is_cpu();
-  EXPECT_NEAR(loss, want.losses[static_cast<std::size_t>(rank)], exact ? 1e-6 : 1e-2);
+  EXPECT_NEAR(loss, want.losses[static_cast<std::size_t>(batch)], exact ? 1e-6 : 1e-2);
   for (const auto& [name, gradient] : want.gradients) {
     const at::Tensor got = engine.full_gradient(name);
     ASSERT_TRUE(got.defined()) << name;
@@ -280,41 +307,92 @@ struct Way {
   Strategy strategy = Strategy::full_shard;
   Residency residency = Residency::sharded;
   bool offload = false, checkpointed = false, keep = false;
+  shard::FrozenSharding sharding = shard::FrozenSharding::all;
+  double budget = 0;  // of Residency::automatic, in what frozen slices take without residents
+  int passes = 1;
+  std::optional<shard::Accumulate> accumulate{};
 };
+
+shard::ShardOptions options_for(const Way& way, const std::shared_ptr<comm::World>& world) {
+  auto options = options_for(world);
+  options.strategy = way.strategy;
+  options.hybrid_shard_size = 2;
+  options.frozen.sharding = way.sharding;
+  options.cpu_offload = way.offload;
+  if (way.checkpointed) options.activation_checkpointing = {"DecoderLayer"};
+  options.kept_activations.products = way.keep;
+  options.passes_per_update = way.passes;
+  options.accumulate = way.accumulate;
+  if (way.budget > 0) {
+    models::Transformer model(kSize);
+    const auto sliced = shard::make_plan(model, kPolicy, options, world->size()).held();
+    options.frozen.memory_budget_bytes =
+        static_cast<std::int64_t>(way.budget * static_cast<double>(sliced.frozen_slices));
+  }
+  options.frozen.residency = way.residency;
+  return options;
+}
+
+// Over how many ranks matrices are sliced, and how many hold the same slice.
+void expect_slices(const Way& way, const shard::Engine& engine, int world) {
+  const bool of_two = entry_of(way.strategy).sliced_over == shard::SlicedOver::neighbours ||
+                      way.sharding == shard::FrozenSharding::node;
+  const bool whole = way.strategy == Strategy::no_shard || way.residency == Residency::resident;
+  const int wanted = whole ? 1 : of_two ? 2 : world;
+  std::set<bool> resident;
+  for (const auto& group : engine.plan().groups) {
+    if (!group.multiplied) continue;
+    resident.insert(group.resident);
+    if (way.residency == Residency::automatic && group.resident) continue;
+    EXPECT_EQ(group.shard_size, wanted) << group.name;
+    EXPECT_EQ(group.replicas, world / wanted) << group.name;
+  }
+  EXPECT_EQ(resident.size(), way.residency == Residency::automatic ? 2U : 1U)
+      << "a budget that is enough for some";
+}
 
 void every_way_is_one_process(const std::vector<Way>& ways) {
   const auto world = test::join_world();
   for (const Way& way : ways) {
     SCOPED_TRACE(way.name);
-    auto options = options_for(world);
-    options.strategy = way.strategy;
-    options.frozen.residency = way.residency;
-    options.cpu_offload = way.offload;
-    if (way.checkpointed) options.activation_checkpointing = {"DecoderLayer"};
-    options.kept_activations.products = way.keep;
+    const auto options = options_for(way, world);
     Reference reference(world->device());
     const auto model = std::make_shared<models::Transformer>(kSize);
     const auto engine = shard::fully_shard(model, kPolicy, options);
+    expect_slices(way, *engine, world->size());
     test::CountingObserver counts;
     engine->add_observer(&counts);
     for (int step = 0; step < 3; ++step) {
       counts.clear();
       std::vector<at::Tensor> batches;
-      for (int rank = 0; rank < world->size(); ++rank) batches.push_back(ids_of(step, rank));
-      const at::Tensor ids = ids_of(step, world->rank());
-      const at::Tensor loss = models::next_token_loss(nn::call(*model, ids), ids);
-      loss.backward();
+      at::Tensor loss;
+      for (int pass = 0; pass < way.passes; ++pass) {
+        for (int rank = 0; rank < world->size(); ++rank)
+          batches.push_back(ids_of(step, rank, pass));
+        engine->set_gradient_sync(pass + 1 == way.passes);
+        const at::Tensor ids = ids_of(step, world->rank(), pass);
+        loss = models::next_token_loss(nn::call(*model, ids), ids);
+        loss.backward();
+      }
       EXPECT_TRUE(engine->agree().finite);
-      expect_same(*engine, reference.run(batches), loss.item<double>(), world->rank());
+      expect_same(*engine, reference.run(batches, way.passes), loss.item<double>(),
+                  (way.passes - 1) * world->size() + world->rank());
       engine->clear_gradients();
       if (step == 0) continue;
-      EXPECT_EQ(counts.gathers().count, engine->moved().gathers);
-      EXPECT_EQ(counts.gathers().bytes, engine->moved().gathered);
+      const shard::MovedBytes moved = engine->moved();
+      EXPECT_EQ(counts.gathers().count, moved.gathers);
+      EXPECT_EQ(counts.gathers().bytes, moved.gathered);
+      const auto reduced = counts.of(Event::Kind::reduce),
+                 copied = counts.of(Event::Kind::replicate);
+      EXPECT_EQ(reduced.count + copied.count, moved.reduce_scatters + moved.all_reduces);
+      EXPECT_EQ(reduced.bytes + copied.bytes, moved.reduce_scattered + moved.all_reduced);
       EXPECT_LE(engine->memory().pool_peak, engine->held().pool);
+      EXPECT_LE(engine->memory().gradient_pool_peak, engine->held().gradient_buffers);
       if (!way.offload) {
         EXPECT_EQ(engine->memory().frozen_slices, engine->held().frozen_slices);
       }
     }
+    engine->verify_copies();
     for (const auto& group : engine->groups())
       for (std::size_t i = 0; i < group->plan().parameters.size(); ++i) {
         const bool codes = group->plan().multiplied;
@@ -336,10 +414,37 @@ const std::vector<Way> kWays{
     {.name = "checkpointed", .checkpointed = true},
     {.name = "kept products", .checkpointed = true, .keep = true},
 };
+const std::vector<Way> kPasses{
+    {.name = "3 passes, reduced", .passes = 3, .accumulate = Accumulate::reduced},
+    {.name = "3 passes, local", .passes = 3, .accumulate = Accumulate::local},
+};
+const Way kSomeResident{.name = "some resident", .residency = Residency::automatic, .budget = 2};
 TEST_RANKS(Ranks, OneRank, 1) { every_way_is_one_process(kWays); }
-TEST_RANKS(Ranks, TwoRanks, 2) { every_way_is_one_process(kWays); }
+TEST_RANKS(Ranks, TwoRanks, 2) {
+  every_way_is_one_process(kWays);
+  every_way_is_one_process(kPasses);
+  every_way_is_one_process({kSomeResident});
+}
 TEST_RANKS(Ranks, ThreeRanks, 3) {
   every_way_is_one_process({kWays[0], {.name = "resident", .residency = Residency::resident}});
+}
+TEST_RANKS(Ranks, FourRanks, 4) {
+  every_way_is_one_process({
+      {.name = "full_shard"},
+      {.name = "hybrid", .strategy = Strategy::hybrid},
+      {.name = "hybrid_grad_op", .strategy = Strategy::hybrid_grad_op},
+      {.name = "hybrid, checkpointed", .strategy = Strategy::hybrid, .checkpointed = true},
+      {.name = "hybrid, 3 passes",
+       .strategy = Strategy::hybrid,
+       .passes = 3,
+       .accumulate = Accumulate::reduced},
+      {.name = "frozen over 2", .sharding = shard::FrozenSharding::node},
+      {.name = "frozen over 2, 3 passes",
+       .sharding = shard::FrozenSharding::node,
+       .passes = 3,
+       .accumulate = Accumulate::local},
+      kSomeResident,
+  });
 }
 
 // A parameter that is released is not read, and the error says why.

@@ -36,11 +36,11 @@ class Run:
     def values(self, name):
         return [step[name] for step in self.steps()]
 
-    def trained(self, tmp, *options):
+    def trained(self, tmp, *options, step="last"):
         """The trained part under OpenFlamingo's names."""
         out = tmp / "trained.safetensors"
         done = subprocess.run(
-            [FLOE, "export", self.folder / "checkpoints" / "last", out, "--trainable-only", "--force", *options],
+            [FLOE, "export", self.folder / "checkpoints" / step, out, "--trainable-only", "--force", *options],
             capture_output=True, text=True, env=environment(),
         )
         assert done.returncode == 0, done.stderr

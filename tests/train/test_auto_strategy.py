@@ -153,6 +153,8 @@ def test_prepared_batches_and_passes_of_their_own(train, golden):
         (["strategy.frozen.residency=resident"], "strategy.frozen.residency is what strategy.auto chooses"),
         (["experiment=recompute"], "strategy.activation_checkpointing is what strategy.auto chooses"),
         (["strategy.auto.machine=h2000"], "strategy.auto.machine 'h2000' is neither one of h200, h100, a100"),
+        (["strategy.auto.machine=a100", "strategy.frozen.compute=fp8", "strategy.mixed_precision.param=bf16"],
+         "strategy.frozen.compute is fp8, but 'a100' has no products in 8 bits"),
         (["strategy.auto.memory=0"], "strategy.auto.memory"),
         (["strategy.auto.memori=1GiB"], "unknown key 'strategy.auto.memori'"),
         (["phases=[{name: a, train: ['perceiver.*'], steps: 1}, {name: b, train: ['*gated*'], steps: 1}]"],

@@ -3,12 +3,10 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "floe/config/yaml.h"
 #include "floe/core/bytes.h"
@@ -17,6 +15,7 @@
 #include "floe/core/str.h"
 #include "floe/io/file/file.h"
 #include "floe/observe/diagnostics/arithmetic.h"
+#include "floe/plan/calibrate/device_rates.h"
 #include "floe/plan/step/best.h"
 #include "floe/schema/schema.h"
 #include "floe/schema/value.h"
@@ -24,21 +23,6 @@
 
 namespace floe::cli {
 namespace {
-
-// The machine whose GPU has that name. Of others the rates are those of the nearest that is known:
-// what counts for a choice is how they compare.
-plan::Machine machine_named(const std::string& gpu) {
-  for (const std::string_view part : {"H200", "H100", "A100"})
-    if (gpu.find(part) != std::string::npos) {
-      std::string name(part);
-      std::transform(name.begin(), name.end(), name.begin(),
-                     [](unsigned char c) { return std::tolower(c); });
-      return plan::find_machine(name);
-    }
-  plan::Machine machine = plan::find_machine("a100");
-  machine.name = str(gpu, " (with the rates of an A100)");
-  return machine;
-}
 
 // Orders of magnitude of cores and loopback, so that a choice moves few bytes and recomputes only
 // for memory.
@@ -137,7 +121,8 @@ plan::RunPlace place_of(const comm::World& world, const AutoStrategyConfig& aske
   } else {
     const auto [free, total] = at::accelerator::getMemoryInfo(device.index());
     place.memory = static_cast<std::int64_t>(total) / world.ranks_on_device();
-    place.machine = machine_named(diagnostics::device_name(device));
+    place.machine =
+        plan::machine_of_gpu(diagnostics::device_name(device), plan::has_fp8_products(device));
   }
   // Hosts of one kind differ by some pages, which make no other question.
   constexpr std::int64_t kGrain = 256 * kMiB;

@@ -10,6 +10,7 @@
 #include <ATen/ops/sigmoid.h>
 
 #include <optional>
+#include <utility>
 
 #ifdef FLOE_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -82,20 +83,24 @@ void transpose_on_cuda(const at::Tensor&, const at::Tensor&) { missing(); }
 
 }  // namespace
 
-std::string why_no_fp8_products(at::Device device, at::ScalarType dtype) {
-  if (device.is_cpu()) return "";
+std::string why_no_fp8_products(std::string_view gpu, int major, int minor, at::ScalarType dtype) {
   if (dtype != at::kBFloat16)
     return str(
         "needs mixed_precision.param bf16 on a GPU, whose 8-bit products give nothing else, "
         "not ",
         c10::toString(dtype));
-  if (is_rehearsed(device)) return "";  // of a GPU that has them
+  constexpr std::pair kFirst{8, 9};
+  if (std::pair(major, minor) >= kFirst) return "";
+  return str("needs a GPU of compute capability 8.9 or later (Ada, Hopper), and ", gpu, " has ",
+             major, ".", minor);
+}
+
+std::string why_no_fp8_products(at::Device device, at::ScalarType dtype) {
+  if (device.is_cpu()) return "";
+  if (is_rehearsed(device)) return why_no_fp8_products("a GPU that has them", 9, 0, dtype);
 #ifdef FLOE_CUDA
-  constexpr int kFirst = 89;
   const auto* properties = at::cuda::getDeviceProperties(device.index());
-  if (10 * properties->major + properties->minor >= kFirst) return "";
-  return str("needs a GPU of compute capability 8.9 or later (Ada, Hopper), and ", properties->name,
-             " has ", properties->major, ".", properties->minor);
+  return why_no_fp8_products(properties->name, properties->major, properties->minor, dtype);
 #else
   return str("needs CUDA kernels for ", device.str(), ", which this build does not have");
 #endif

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "floe/kernels/eight_bit/coded_step.h"
 #include "floe/kernels/eight_bit/eight_bit.h"
@@ -24,6 +25,8 @@ inline constexpr std::int64_t kProductAlignment = 16;
 // Why products of codes cannot be computed on this device with results of that dtype: the end of a
 // sentence. Empty: they can.
 std::string why_no_fp8_products(at::Device device, at::ScalarType dtype);
+// The same of a GPU of that name and compute capability.
+std::string why_no_fp8_products(std::string_view gpu, int major, int minor, at::ScalarType dtype);
 
 struct CodedRows {
   at::Tensor codes;   // [rows, columns] e4m3 or e5m2

@@ -80,7 +80,9 @@ void add_device(Fields& fields, const DeviceRates& rates, bool of_cores) {
              of_cores
                  ? str("256 rows through a weight of 1024x768, forward and both gradients", all)
                  : "a product of [16384, 4096] and [4096, 4096]");
-  fields.add("fp8_tflops", rates.fp8_tflops, "the same in e4m3, rows and columns with scales");
+  fields.add("fp8_tflops", rates.fp8_tflops,
+             rates.fp8_tflops == 0.0 ? "this device has no products in 8 bits"
+                                     : "the same in e4m3, rows and columns with scales");
   fields.add("fp32_tflops", rates.fp32_tflops,
              of_cores ? str("32 and 512 rows through a weight of 1024x768, likewise")
                       : "a product of [4096, 4096] and [4096, 4096]");

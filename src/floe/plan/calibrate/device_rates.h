@@ -13,7 +13,8 @@ namespace floe::plan {
 struct DeviceRates {
   std::string name;  // of the device
   std::int64_t memory_bytes = 0, context_bytes = 0;
-  std::optional<double> bf16_tflops, fp32_tflops, fp8_tflops;
+  std::optional<double> bf16_tflops, fp32_tflops;
+  std::optional<double> fp8_tflops;  // 0: it has no such products
   std::optional<double> attention_tflops, flash_tflops, flash_half;
   std::int64_t processors = 0;  // of a GPU
   double memory_gbs = 0, update_gbs = 0, host_gbs = 0;
@@ -25,6 +26,7 @@ struct DeviceRates {
 };
 
 DeviceRates measure_gpu(c10::Device device, int rounds);
+bool has_fp8_products(c10::Device device);
 // All cores that this process may use, whatever OMP_NUM_THREADS says; the number of threads is as
 // it was afterwards.
 DeviceRates measure_cpu(int rounds);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "floe/config/load.h"
 #include "floe/config/yaml.h"
@@ -59,7 +60,7 @@ Machine a100() {
   m.name = "a100";
   m.memory = {80 * kGiB};
   m.bf16_tflops = 240;
-  m.fp8_tflops = 240;
+  m.fp8_tflops = 0;
   m.fp32_tflops = 19;
   m.attention_tflops = 25;
   m.flash_tflops = 180;
@@ -146,7 +147,8 @@ void describe(config::Schema<Machine>& s) {
       .at_least(0)
       .less_than(1);
   rate("bf16_tflops", &C::bf16_tflops, "That large products in 16 bits reach");
-  rate("fp8_tflops", &C::fp8_tflops, "Likewise in 8 bits");
+  s.field("fp8_tflops", &C::fp8_tflops, "Likewise in 8 bits; 0: it has no such products")
+      .at_least(0);
   rate("fp32_tflops", &C::fp32_tflops, "Likewise in fp32");
   rate("attention_tflops", &C::attention_tflops, "That attention over short spans reaches");
   rate("flash_tflops", &C::flash_tflops, "Likewise over very long ones");
@@ -196,6 +198,17 @@ Machine find_machine(const std::string& name_or_file, const std::string& what) {
   config::merge(all, tree);
   Machine machine = config::bind<Machine>(all);
   check_like(name_or_file + ": 'like'", like, machine.device);
+  return machine;
+}
+
+Machine machine_of_gpu(const std::string& gpu, bool has_fp8_products) {
+  for (const auto& [part, machine] :
+       {std::pair{"H200", &h200}, std::pair{"H100", &h100}, std::pair{"A100", &a100}})
+    if (gpu.find(part) != std::string::npos) return machine();
+  Machine machine = a100();
+  machine.name = str(gpu, " (with the rates of an A100)");
+  if (has_fp8_products)  // as much faster as those of an H200
+    machine.fp8_tflops = machine.bf16_tflops * h200().fp8_tflops / h200().bf16_tflops;
   return machine;
 }
 

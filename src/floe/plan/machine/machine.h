@@ -31,7 +31,8 @@ struct Machine {
   config::ByteSize memory;     // of a GPU; of a machine of cores
   config::ByteSize context;    // that is gone before anything is allocated
   double slack = 0;            // share of what is allocated that the allocator cannot use
-  double bf16_tflops = 0, fp8_tflops = 0, fp32_tflops = 0;
+  double bf16_tflops = 0, fp32_tflops = 0;
+  double fp8_tflops = 0;        // 0: it has no such products
   double attention_tflops = 0;  // of floe's own kernel, which short spans take
   double flash_tflops = 0;      // of torch's, which long ones take: of very long ones ...
   double flash_half = 0;        // ... and half of that with so many keys
@@ -61,6 +62,10 @@ void describe(config::Schema<Machine>& s);
 // "h200", "h100", "a100", "cpu", or a YAML or JSON file of such a description, in which `like` may
 // name one of these that gives what is left out. Throws ConfigError, with `what` it is in front.
 Machine find_machine(const std::string& name_or_file, const std::string& what = "--gpu");
+
+// The machine of a GPU that calls itself so. Of one that is not known the rates are those of the
+// nearest that is: what counts for a choice is how they compare.
+Machine machine_of_gpu(const std::string& gpu, bool has_fp8_products);
 
 // Throws ConfigError, with `what` in front, unless a known machine of such a device has this name.
 void check_like(const std::string& what, const std::string& name, const std::string& device);

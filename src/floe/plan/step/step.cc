@@ -145,6 +145,10 @@ StepReport plan_step(const PlanReport& report, const StepSettings& settings) {
   shard::ShardOptions options = strategy::shard_options_of(subject.strategy);
   options.passes_per_update = subject.passes_per_update;
   options.trainable = subject.trainable;
+  require<ConfigError>(!options.frozen.compute || settings.machine.fp8_tflops > 0,
+                       "strategy.frozen.compute is fp8, but '", settings.machine.name,
+                       "' has no products in 8 bits (its fp8_tflops are 0); plan for another "
+                       "machine, or leave strategy.frozen.compute out");
   const shard::Policy policy = strategy::policy_of(subject.strategy, *subject.model);
   const auto* model = dynamic_cast<const models::LanguageModel*>(subject.model.get());
 

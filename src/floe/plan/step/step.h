@@ -60,7 +60,8 @@ struct StepReport {
 };
 
 // Rehearses a pass of `report` and simulates an update. Throws ConfigError for what has no such
-// step: several phases, slices in host memory, images for a model that takes none.
+// step: several phases, slices in host memory, images for a model that takes none, products in 8
+// bits on a machine that has none.
 StepReport plan_step(const PlanReport& report, const StepSettings& settings);
 
 // Tables for people, behind those of the plan.
