@@ -67,7 +67,7 @@ using torch::autograd::variable_list;
 
 // Of gradients on their way through a product. Each row has a scale of its own, so the range of
 // e5m2 is not needed: e4m3 reaches down to 2⁻⁹/448 of a row's largest, and its third bit of
-// mantissa halves the error.
+// mantissa halves the error, which bench/eight_bit.py measures on real gradients.
 constexpr at::ScalarType kGradientCodes = at::kFloat8_e4m3fn;
 constexpr at::ScalarType kInputCodes = at::kFloat8_e4m3fn;
 
