@@ -291,8 +291,8 @@ def test_products_in_eight_bits_need_a_machine_that_has_them(floe, plan, tmp_pat
         done = floe("plan", *asked(gpu))
         assert done.returncode == 2
         assert done.stderr.rstrip().endswith(
-            f"strategy.frozen.compute is fp8, but '{name}' has no products in 8 bits (its fp8_tflops are 0); plan for "
-            "another machine, or leave strategy.frozen.compute out"
+            f"strategy.frozen.compute is fp8, but '{name}' has no products in 8 bits (its fp8_tflops is 0); leave "
+            "strategy.frozen.compute out, or take another machine"
         )
     for gpu in ("h200", "h100", str(some)):
         plan(*asked(gpu))

@@ -350,7 +350,7 @@ TEST(SameHost, WhatClosesMemory) {
   EXPECT_EQ(said({.yama_scope = '2', .may_trace = true}), "");
   for (const bool may : {false, true})
     expect({.yama_scope = '3', .may_trace = may}, "kernel.yama.ptrace_scope is 3",
-           "restart the machine");
+           "sets it to 1 in /etc/sysctl.d");
 }
 
 // By the kernel's own answer.

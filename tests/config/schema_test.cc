@@ -139,7 +139,7 @@ TEST(Schema, TheStrategyDefaultsOfTheDesign) {
       parse_yaml("auto: null\nsharding: full_shard\nhybrid_shard_size: 8\n"
                  "units: [DecoderLayer, GatedCrossAttention, PerceiverResampler, ViTBlock]\n"
                  "activation_checkpointing: []\n"
-                 "activations: {keep: inputs, offload: false}\n"
+                 "activations: {keep: inputs, offload: false, share: 1.0}\n"
                  "mixed_precision: {param: bf16, reduce: fp32, buffer: fp32}\n"
                  "frozen: {residency: sharded, sharding: all, memory_budget: null, dtype: null, "
                  "compute: null}\n"

@@ -143,8 +143,9 @@ TEST_RANKS(MemoryWatch, PartlyCheckpointedActivationsGetOtherAdvice, 1) {
   Watched run(size, options);
   run.step(16, 256);
   run.step(16, 256);
-  EXPECT_NE(run.watch.advice().find("of which some are checkpointed: raise "
-                                    "strategy.activations.share"),
+  EXPECT_NE(run.watch.advice().find("of which some are checkpointed: checkpoint more of them "
+                                    "(strategy.activation_checkpointing, "
+                                    "strategy.activations.share)"),
             std::string::npos)
       << run.watch.advice();
 }

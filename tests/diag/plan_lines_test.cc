@@ -146,8 +146,9 @@ TEST(StrategyLines, SayWhatCheckpointedModulesKeep) {
   EXPECT_FALSE(any_has(lines, "strategy.activations.share"));
   strategy.activations.share = 0.5;
   EXPECT_TRUE(any_has(strategy_lines(settings),
-                      "of each class named, the first 0.5 of its modules are checkpointed, and the "
-                      "others keep all (strategy.activations.share, default)"));
+                      "of the modules that each entry names the first 50%, rounded up, are "
+                      "checkpointed, and the others keep everything (strategy.activations.share, "
+                      "default)"));
 }
 
 TEST(StrategyLines, CountWhatEachEntryMatched) {

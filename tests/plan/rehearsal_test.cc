@@ -3,10 +3,12 @@
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <memory>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "floe/comm/world.h"
 #include "floe/models/flamingo/flamingo.h"
@@ -290,13 +292,33 @@ TEST(Rehearsal, RefusesWhatItCannotRun) {
 
 // ---- the choice ----
 
-plan::Best best_within(std::int64_t budget, int world,
-                       const std::vector<std::string>& changes = {}) {
-  plan::StepSettings settings{plan::find_machine("h200"), {{kRows, kTokens, 0}}};
+plan::StepSettings settings_of(std::int64_t rows = kRows) {
+  plan::StepSettings settings{plan::find_machine("h200"), {{rows, kTokens, 0}}};
   settings.machine.context.bytes = 0;
   settings.machine.slack = 0;
+  return settings;
+}
+
+plan::Best best_within(std::int64_t budget, int world, const std::vector<std::string>& changes = {},
+                       std::int64_t rows = kRows) {
   return plan::find_best(plan::subject_of(config_of(world, changes)),
-                         {.step = settings, .budget = budget});
+                         {.step = settings_of(rows), .budget = budget});
+}
+
+plan::StepReport step_of(int world, const std::vector<std::string>& changes,
+                         std::int64_t rows = kRows) {
+  return plan::plan_step(plan::make_report(plan::subject_of(config_of(world, changes))),
+                         settings_of(rows));
+}
+
+// As words of the command line.
+std::vector<std::string> recomputes_like(const StrategyConfig& strategy) {
+  if (strategy.activation_checkpointing.empty()) return {};
+  const bool products = strategy.activations.keep == ActivationsConfig::Keep::products;
+  return {"strategy.activation_checkpointing=[DecoderLayer]",
+          str("strategy.activations.keep=", products ? "products" : "inputs"),
+          str("strategy.activations.offload=", strategy.activations.offload ? "true" : "false"),
+          str("strategy.activations.share=", strategy.activations.share)};
 }
 
 TEST(Best, TakesWhatIsFastestAndFits) {
@@ -315,19 +337,12 @@ TEST(Best, TakesWhatIsFastestAndFits) {
 
 // Between what fits when nothing is computed twice and what fits when everything is.
 TEST(Best, RecomputesNoMoreThanItMust) {
-  const std::vector<std::string> layers{"model.layers=8", "strategy.sharding=full_shard"};
-  plan::StepSettings settings{plan::find_machine("h200"), {{kRows, kTokens, 0}}};
-  settings.machine.context.bytes = 0;
-  settings.machine.slack = 0;
-  const auto step_of = [&](const char* change) {
-    std::vector<std::string> changes = layers;
-    changes.push_back(change);
-    return plan::plan_step(plan::make_report(plan::subject_of(config_of(1, changes))), settings);
-  };
-  const plan::StepReport nothing = step_of("strategy.activation_checkpointing=[]");
-  const plan::StepReport everything = step_of("strategy.activation_checkpointing=[DecoderLayer]");
+  const std::string layers = "model.layers=8";
+  const plan::StepReport nothing = step_of(1, {layers});
+  const plan::StepReport everything =
+      step_of(1, {layers, "strategy.activation_checkpointing=[DecoderLayer]"});
   const std::int64_t budget = (nothing.needed() + everything.needed()) / 2;
-  const plan::Best best = best_within(budget, 1, layers);
+  const plan::Best best = best_within(budget, 1, {layers});
   ASSERT_FALSE(best.choices.empty());
   const plan::Choice& first = best.choices[0];
   const double share = first.strategy.activations.share;
@@ -337,20 +352,74 @@ TEST(Best, RecomputesNoMoreThanItMust) {
   EXPECT_LT(first.step.time.seconds, everything.time.seconds);
   EXPECT_NE(first.words.find("% recomputed"), std::string::npos) << first.words;
   EXPECT_NE(plan::yaml_of(first).find(str("share: ", share, "}")), std::string::npos);
-  // One eighth less would not have fitted.
-  std::vector<std::string> less = layers;
-  for (const std::string& word :
-       {std::string("strategy.activation_checkpointing=[DecoderLayer]"),
-        str("strategy.activations.keep=",
-            first.strategy.activations.keep == ActivationsConfig::Keep::products ? "products"
-                                                                                 : "inputs"),
-        str("strategy.activations.share=", share - 0.125)})
-    less.push_back(word);
-  if (share > 0.125) {
-    EXPECT_GT(
-        plan::plan_step(plan::make_report(plan::subject_of(config_of(1, less))), settings).needed(),
-        budget);
+  if (share > 0.125) {  // one eighth less would not have fitted
+    StrategyConfig less = first.strategy;
+    less.activations.share -= 0.125;
+    std::vector<std::string> changes = recomputes_like(less);
+    changes.push_back(layers);
+    EXPECT_GT(step_of(1, changes).needed(), budget);
   }
+}
+
+// Of several ranks there are many ways to spread, and what nearly fits in one must not keep others
+// from being tried.
+TEST(Best, SharesAreTriedInEveryWayToSpread) {
+  const std::string layers = "model.layers=8";
+  constexpr std::int64_t kManyRows = 512;
+  const plan::Best rich = best_within(std::int64_t{1} << 40, 8, {layers}, kManyRows);
+  const std::int64_t most = rich.choices[0].needed, least = rich.least_needed;
+  for (const double part : {0.3, 0.5, 0.7}) {
+    const auto budget = least + std::llround(part * static_cast<double>(most - least));
+    const plan::Best best = best_within(budget, 8, {layers}, kManyRows);
+    ASSERT_EQ(best.choices.size(), 3U) << part;
+    const plan::Choice& first = best.choices[0];
+    EXPECT_LT(first.strategy.activations.share, 1) << first.words;
+    using Words = std::vector<std::string>;
+    const Words resident{"strategy.frozen.residency=resident"};
+    for (const Words& spreading :
+         {Words{}, Words{"strategy.sharding=shard_grad_op"}, Words{"strategy.sharding=no_shard"},
+          resident, Words{"strategy.sharding=shard_grad_op", resident[0]}}) {
+      Words changes{layers};
+      changes.insert(changes.end(), spreading.begin(), spreading.end());
+      for (const std::string& word : recomputes_like(first.strategy)) changes.push_back(word);
+      const plan::StepReport other = step_of(8, changes, kManyRows);
+      if (other.needed() <= budget) {
+        EXPECT_LE(first.step.time.seconds, 1.005 * other.time.seconds)
+            << part << ", " << join(spreading) << " instead of " << first.words;
+      }
+    }
+  }
+}
+
+// Layers below the lowest that trains keep nothing that a share could save, and of a few layers
+// several shares are the same.
+TEST(Best, SharesAreOfModulesThatKeepSomething) {
+  const auto first_of = [](const std::vector<std::string>& changes, double part) {
+    const std::int64_t all = std::int64_t{1} << 40;
+    const plan::Best rich = best_within(all, 1, changes);
+    const std::int64_t most = rich.choices[0].needed;
+    return best_within(
+        rich.least_needed + std::llround(part * static_cast<double>(most - rich.least_needed)), 1,
+        changes);
+  };
+  // Of 16 layers the upper 4 train.
+  const plan::Best upper = first_of(
+      {"model={type: transformer, vocab: 512, dim: 128, layers: 16, heads: 2, context: 64}",
+       "train.trainable=[\"layers.1[2-5].*\"]"},
+      0.6);
+  ASSERT_FALSE(upper.choices.empty());
+  const double share = upper.choices[0].strategy.activations.share;
+  EXPECT_TRUE(share > 0 && share < 1) << upper.choices[0].words;
+
+  const plan::Best few = first_of({"model.layers=3"}, 0.5);
+  std::set<std::pair<std::string, std::int64_t>> different;
+  for (const plan::Choice& choice : few.choices) {
+    const auto& kept = choice.strategy.activations;
+    different.insert(
+        {str(kept.keep == ActivationsConfig::Keep::products, kept.offload),
+         choice.strategy.activation_checkpointing.empty() ? 0 : shard::share_of(kept.share, 3)});
+  }
+  EXPECT_EQ(different.size(), few.choices.size()) << plan::to_text(few);
 }
 
 TEST(Best, CutsTheBatchOnlyWhereNothingElseHelps) {

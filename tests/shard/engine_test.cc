@@ -142,8 +142,23 @@ TEST(Policy, AShareOfTheNamedModulesIsCheckpointed) {
   for (const double wrong : {0.0, -0.5, 1.01, std::numeric_limits<double>::quiet_NaN()})
     EXPECT_NE(config_error([&] { names(wrong); }).find("more than 0 and at most 1"),
               std::string::npos);
+  EXPECT_EQ(names(1e-9), (std::vector<std::string>{"layers.0", "layers.0.adapter"}));
+  EXPECT_NE(config_error([&] { names(0.91); }).find("rounded up, every one"), std::string::npos);
+  options.activation_checkpointing = {"layers.0", "layers.7"};
+  EXPECT_NE(config_error([&] { names(0.5); }).find("lower it, or leave it out"), std::string::npos);
+  options.activation_checkpointing = {"DecoderLayer", "layers.[01]"};
+  EXPECT_EQ(names(0.5).size(), 5U) << "each of them once";
   options.activation_checkpointing.clear();
   EXPECT_NE(config_error([&] { names(0.5); }).find("names none"), std::string::npos);
+
+  // Layers below the lowest that trains keep nothing: they do not count.
+  options.activation_checkpointing = {"DecoderLayer"};
+  options.trainable = {{"layers.6.*", "layers.7.*"}};
+  EXPECT_EQ(names(0.5).size(), 8U) << "all but layers 8 and 9 of 6 to 9";
+  EXPECT_EQ(names(0.5).back(), "layers.7");
+  options.trainable.reset();
+  options.sets = {{"upper", {"layers.8.*"}}, {"lower", {"layers.6.*"}}};
+  EXPECT_EQ(names(0.5).size(), 8U) << "in any set";
 }
 
 TEST(Policy, StrategyPerUnit) {

@@ -591,7 +591,10 @@ TEST(Failure, GuardedRanksEndLikeTheOneWithAWrongConfiguration) {
   EXPECT_TRUE(
       has(outcome.outputs[0], "(the first failure was that of rank 1: train.lr is no number)"))
       << outcome.outputs[0];
-  EXPECT_TRUE(has(outcome.outputs[2], "the save was given up")) << outcome.outputs[2];
+  EXPECT_TRUE(has(outcome.outputs[2],
+                  "the save was given up (the first failure was that of rank 1: "
+                  "train.lr is no number)"))
+      << outcome.outputs[2];
 }
 
 // A failure that came before a wrong configuration was found may be worth another start.

@@ -258,8 +258,8 @@ struct World::State {
   }
 
   // The cause is told once: errors of the control plane's own have it already.
-  std::string echo(const CommError& e, const control::Failure& first) const {
-    const std::string said = e.what(), rank = control->name_of(first.rank);
+  std::string echo(const std::exception& e, const control::Failure& first) const {
+    const std::string said = cause_of(e), rank = control->name_of(first.rank);
     const std::string told = str(rank, ": ", first.cause);
     return str(said, " ", kBecauseOf, said.find(told) == std::string::npos ? told : rank, ")");
   }
@@ -281,7 +281,9 @@ struct World::State {
                                : str("; ", control->name_of(0), " does not answer: it is stopped, ",
                                      "or its host hangs"));
     } catch (const std::exception& e) {
-      return cause_of(e);
+      // Ends with the exit code of a wrong configuration, see guarded(): the last line says whose.
+      const auto first = control->first_failure(std::chrono::milliseconds(0));
+      return first && first->is_usage && first->rank != place.rank ? echo(e, *first) : cause_of(e);
     }
   }
 

@@ -96,11 +96,12 @@ void describe(config::Schema<ActivationsConfig>& s) {
           "What stays of a checkpointed module for its backward: its inputs, or the products too "
           "(results of matrix products and attention), so that only cheap parts are recomputed");
   s.field("offload", &C::offload, "What stays of checkpointed modules waits in pinned host memory");
-  s.field(
-       "share", &C::share,
-       "Of the modules that an entry of activation_checkpointing names, so many are checkpointed, "
-       "the first ones of the model. The last ones keep all, which is gone again when the backward "
-       "of the others begins: less is computed twice where memory is left")
+  s.field("share", &C::share,
+          "Of the modules with a backward that an entry of activation_checkpointing names, this "
+          "part is "
+          "checkpointed, rounded up: the first ones in the model's order. What the others keep is "
+          "gone "
+          "again when the backward of these begins, so less is computed twice where memory is left")
       .more_than(0)
       .at_most(1);
 }
@@ -170,7 +171,7 @@ void describe(config::Schema<StrategyConfig>& s) {
   s.check("activations", [](const C& c) {
     const bool set = c.activations.keep != ActivationsConfig::Keep::inputs ||
                      c.activations.offload || c.activations.share != 1;
-    if (set && c.activation_checkpointing.empty())
+    if (set && c.activation_checkpointing.empty() && !c.automatic)
       return "has no effect here; name what is checkpointed in activation_checkpointing beside it";
     return "";
   });

@@ -46,7 +46,7 @@ struct ActivationsConfig {
 
   Keep keep = Keep::inputs;
   bool offload = false;  // what stays waits in host memory
-  double share = 1;      // of the modules of each class: the first ones are checkpointed
+  double share = 1;      // of the modules of each entry: the first ones are checkpointed
 };
 inline auto enum_names(ActivationsConfig::Keep) {
   using enum ActivationsConfig::Keep;

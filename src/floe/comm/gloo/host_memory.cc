@@ -70,9 +70,9 @@ std::optional<ClosedMemory> closed_by(const SystemRules& rules) {
   const std::string scope = str("kernel.yama.ptrace_scope is ", rules.yama_scope);
   if (rules.yama_scope == '3')  // not even who may trace, and until the next start
     return ClosedMemory{scope,
-                        "It cannot be changed while the system runs: the administrator may set it "
-                        "to 1 where it is set at boot (/etc/sysctl.d), and restart the machine, to "
-                        "spare the CPU those copies."};
+                        "It cannot be changed while the system runs: to spare the CPU those "
+                        "copies, the administrator sets it to 1 in /etc/sysctl.d and restarts the "
+                        "machine."};
   if (rules.yama_scope == '2' && !rules.may_trace)
     return ClosedMemory{scope, "The administrator may set it to 1 to spare the CPU those copies."};
   return std::nullopt;

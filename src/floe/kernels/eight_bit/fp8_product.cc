@@ -97,7 +97,8 @@ std::string why_no_fp8_products(std::string_view gpu, int major, int minor, at::
 
 std::string why_no_fp8_products(at::Device device, at::ScalarType dtype) {
   if (device.is_cpu()) return "";
-  if (is_rehearsed(device)) return why_no_fp8_products("a GPU that has them", 9, 0, dtype);
+  const std::string of_dtype = why_no_fp8_products("a GPU that has them", 9, 0, dtype);
+  if (!of_dtype.empty() || is_rehearsed(device)) return of_dtype;
 #ifdef FLOE_CUDA
   const auto* properties = at::cuda::getDeviceProperties(device.index());
   return why_no_fp8_products(properties->name, properties->major, properties->minor, dtype);

@@ -22,7 +22,8 @@ std::string activations_advice(const PeakContext& context) {
   const std::string most = str("activations, most of them in ", context.main_holder);
   if (context.checkpointed == PeakContext::Checkpointed::some)
     return str(most,
-               ", of which some are checkpointed: raise strategy.activations.share, or use shorter "
+               ", of which some are checkpointed: checkpoint more of them "
+               "(strategy.activation_checkpointing, strategy.activations.share), or use shorter "
                "sequences or smaller batches");
   if (context.checkpointed == PeakContext::Checkpointed::all)
     return str(most,

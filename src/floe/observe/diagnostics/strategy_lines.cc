@@ -131,9 +131,10 @@ std::vector<std::string> strategy_lines(const StrategySettings& settings) {
                              : "what they keep waits for backward on the device",
                          "strategy.activations.offload"));
     if (strategy.activations.share != 1)
-      lines.push_back(line(str("of each class named, the first ", strategy.activations.share,
-                               " of its modules are checkpointed, and the others keep all"),
-                           "strategy.activations.share"));
+      lines.push_back(line(
+          str("of the modules that each entry names the first ", 100 * strategy.activations.share,
+              "%, rounded up, are checkpointed, and the others keep everything"),
+          "strategy.activations.share"));
   }
   lines.push_back(line(str("frozen parameters are ", residency_words(strategy.frozen)),
                        "strategy.frozen.residency"));
@@ -168,7 +169,8 @@ std::vector<std::string> match_lines(const StrategyConfig& strategy, const shard
   if (!strategy.units.empty())
     lines.push_back(str("strategy.units matched: ", matches_of(strategy.units, plan.units)));
   if (!strategy.activation_checkpointing.empty())
-    lines.push_back(str("strategy.activation_checkpointing matched: ",
+    lines.push_back(str("strategy.activation_checkpointing ",
+                        strategy.activations.share == 1 ? "matched: " : "checkpoints: ",
                         matches_of(strategy.activation_checkpointing, plan.checkpointed)));
   return lines;
 }

@@ -26,8 +26,8 @@ std::vector<std::string> strategy_lines(const StrategySettings& settings);
 // Of these only the number types that are computed, stored and communicated in.
 std::vector<std::string> precision_lines(const StrategySettings& settings);
 
-// Afterwards: how many modules each entry of strategy.units and strategy.activation_checkpointing
-// matched in this model.
+// Afterwards: how many modules of this model each entry of strategy.units matched, and each of
+// strategy.activation_checkpointing checkpoints.
 std::vector<std::string> match_lines(const StrategyConfig& strategy, const shard::ShardPlan& plan);
 
 }  // namespace floe::diagnostics

@@ -16,7 +16,7 @@ namespace floe::plan {
 namespace {
 
 constexpr std::size_t kShown = 3;
-constexpr std::size_t kMostRehearsed = 12;
+constexpr std::size_t kEnough = 12, kMostTried = 48;
 // Estimates add what was rehearsed with another sharding; this much may be wrong with them.
 constexpr double kMemoryMargin = 1.05;
 
@@ -233,10 +233,10 @@ class Search {
   Best run() {
     std::vector<Candidate> fitting;
     for (const int cut : {1, 2, 4, 8, 16, 32}) {
-      const auto certain = std::count_if(fitting.begin(), fitting.end(), [&](const Candidate& one) {
+      const auto fits = std::count_if(fitting.begin(), fitting.end(), [&](const Candidate& one) {
         return one.needed <= best_.budget;
       });
-      if (static_cast<std::size_t>(certain) >= kShown || (cut > 1 && !settings_.may_cut)) break;
+      if (static_cast<std::size_t>(fits) >= kShown || (cut > 1 && !settings_.may_cut)) break;
       if (cuts_evenly(settings_.step.batch, cut) && cuts_evenly(settings_.largest, cut))
         estimate(cut, fitting);
     }
@@ -244,7 +244,8 @@ class Search {
       return std::tuple(a.cut, a.seconds, a.needed) < std::tuple(b.cut, b.seconds, b.needed);
     });
     for (std::size_t i = 0; i < fitting.size(); ++i) {
-      if (i >= kMostRehearsed && !best_.choices.empty()) break;
+      // What does not fit after all says nothing of those that are slower.
+      if (best_.choices.size() >= kEnough || (i >= kMostTried && !best_.choices.empty())) break;
       try_out(fitting[i]);
     }
     std::stable_sort(best_.choices.begin(), best_.choices.end(),
@@ -266,61 +267,96 @@ class Search {
   bool fits_by_estimate(std::int64_t needed) const {
     return static_cast<double>(needed) <= kMemoryMargin * static_cast<double>(best_.budget);
   }
+  bool fits_for_certain(std::int64_t needed) const {
+    return kMemoryMargin * static_cast<double>(needed) <= static_cast<double>(best_.budget);
+  }
+
+  // What a way to recompute keeps and computes, however the model's state is spread.
+  struct Computed {
+    StepReport step;  // of the batch that must fit
+    double seconds = 0;
+    std::int64_t activations = 0;
+  };
+  Computed computed(const Recompute& recompute, int cut) {
+    const PlanReport report =
+        report_of(subject_, strategy_of(subject_.strategy, {}, recompute), cut);
+    const StepReport timed = rehearsed(report, settings_.step.batch, cut);
+    Computed all{.step = largest(report, timed, cut)};
+    all.seconds = timed.time.seconds - timed.time.exposed - timed.time.update_seconds;
+    all.activations = all.step.peak() - report.holdings.held.peak();
+    return all;
+  }
+
+  // `spread`: the plan of that strategy, but for the share of what is recomputed.
+  Candidate candidate_of(const PlanReport& spread, double share, const Computed& computed,
+                         int cut) {
+    ++best_.num_candidates;
+    const Machine& machine = settings_.step.machine;
+    StepReport sum = computed.step;
+    const auto& held = spread.holdings.held;
+    sum.optimizer_state = held.peak() + computed.activations - sum.trace.memory.peak;
+    Candidate candidate{spread.subject.strategy, cut, 0, sum.needed()};
+    candidate.strategy.activations.share = share;
+    candidate.seconds = std::max(computed.seconds, traffic_seconds(spread.plan, machine)) +
+                        static_cast<double>(held.trainable_slices) / sizeof(float) * 32 /
+                            (machine.update_gbs * 1e9);
+    if (best_.least_needed == 0 || candidate.needed < best_.least_needed)
+      best_.least_needed = candidate.needed;
+    return candidate;
+  }
 
   void estimate(int cut, std::vector<Candidate>& fitting) {
-    const Machine& machine = settings_.step.machine;
-    std::vector<Candidate> plain_ones;  // nothing recomputed, spread in each way
+    const std::vector<Spreading> ways = spreadings(as_configured_, settings_.step.machine);
+    std::vector<bool> whole_fits;  // nothing recomputed, spread in each way
     for (const Recompute& recompute : recomputations(as_configured_, settings_.may_offload)) {
-      const StrategyConfig plain = strategy_of(subject_.strategy, {}, recompute);
-      const PlanReport report = report_of(subject_, plain, cut);
-      const StepReport timed = rehearsed(report, settings_.step.batch, cut);
-      const StepReport step = largest(report, timed, cut);
-      const double computing = timed.time.seconds - timed.time.exposed - timed.time.update_seconds;
-      const std::int64_t activations = step.peak() - report.holdings.held.peak();
-      const std::vector<Spreading> all_spreadings = spreadings(as_configured_, machine);
-      for (std::size_t i = 0; i < all_spreadings.size(); ++i) {
-        const Spreading& spreading = all_spreadings[i];
-        ++best_.num_candidates;
-        const PlanReport other =
-            report_of(subject_, strategy_of(subject_.strategy, spreading, recompute), cut);
-        StepReport sum = step;
-        sum.optimizer_state = other.holdings.held.peak() + activations - step.trace.memory.peak;
-        const auto updated =
-            static_cast<double>(other.holdings.held.trainable_slices) / sizeof(float);
-        Candidate candidate{other.subject.strategy, cut, 0, sum.needed()};
-        candidate.seconds = std::max(computing, traffic_seconds(other.plan, machine)) +
-                            updated * 32 / (machine.update_gbs * 1e9);
-        if (best_.least_needed == 0 || candidate.needed < best_.least_needed)
-          best_.least_needed = candidate.needed;
-        if (recompute.modules.empty()) plain_ones.push_back(candidate);
+      const Computed all = computed(recompute, cut);
+      std::map<int, Computed> some;  // by part
+      for (std::size_t i = 0; i < ways.size(); ++i) {
+        const PlanReport spread =
+            report_of(subject_, strategy_of(subject_.strategy, ways[i], recompute), cut);
+        Candidate candidate = candidate_of(spread, 1, all, cut);
+        if (recompute.modules.empty()) whole_fits.push_back(fits_for_certain(candidate.needed));
         if (!fits_by_estimate(candidate.needed)) continue;
-        if (!recompute.modules.empty()) recompute_less(plain_ones[i], candidate, fitting);
+        if (!whole_fits[i]) recompute_less(spread, recompute, cut, some, fitting);
         fitting.push_back(std::move(candidate));
       }
     }
   }
 
-  // Where something has to be recomputed, but not all of it: the smallest shares that fit, several
-  // since the estimate may be wrong. It takes modules for alike, so that memory and time go from
-  // one end to the other in a line.
-  void recompute_less(const Candidate& nothing, const Candidate& everything,
-                      std::vector<Candidate>& fitting) {
-    if (nothing.needed <= best_.budget) return;
-    constexpr int kParts = 8, kMost = 3;
-    int found = 0;
-    for (int part = 1; part < kParts && found < kMost; ++part) {
-      ++best_.num_candidates;
-      const double share = static_cast<double>(part) / kParts;
-      Candidate candidate = everything;
-      candidate.strategy.activations.share = share;
-      candidate.seconds = nothing.seconds + share * (everything.seconds - nothing.seconds);
-      candidate.needed =
-          nothing.needed +
-          std::llround(share * static_cast<double>(everything.needed - nothing.needed));
-      if (!fits_by_estimate(candidate.needed)) continue;
-      ++found;
-      fitting.push_back(std::move(candidate));
+  // Where something has to be recomputed, but not all of it: the smallest share that fits, and the
+  // next ones as long as that is not certain. The smaller a share, the more is kept.
+  void recompute_less(const PlanReport& spread, Recompute recompute, int cut,
+                      std::map<int, Computed>& some, std::vector<Candidate>& fitting) {
+    const std::vector<int> parts = parts_of(spread.plan);
+    const auto with = [&](int part) {
+      recompute.activations.share = static_cast<double>(part) / kParts;
+      if (!some.contains(part)) some.emplace(part, computed(recompute, cut));
+      return candidate_of(spread, recompute.activations.share, some.at(part), cut);
+    };
+    auto part = std::partition_point(parts.begin(), parts.end(),
+                                     [&](int one) { return !fits_by_estimate(with(one).needed); });
+    for (; part != parts.end(); ++part) {
+      fitting.push_back(with(*part));
+      if (fits_for_certain(fitting.back().needed)) break;
     }
+  }
+
+  // Shares, in parts of kParts, that differ in what they recompute from each other and from all.
+  static constexpr int kParts = 8;
+  static std::vector<int> parts_of(const shard::ShardPlan& plan) {
+    const auto recomputed_by = [&](int part) {
+      std::vector<std::int64_t> modules;
+      for (const std::int64_t of_entry : plan.checkpointable)
+        if (of_entry > 0)
+          modules.push_back(shard::share_of(static_cast<double>(part) / kParts, of_entry));
+      return modules;
+    };
+    std::vector<int> parts;
+    for (int part = 1; part < kParts; ++part)
+      if (recomputed_by(part) != recomputed_by(kParts) &&
+          (parts.empty() || recomputed_by(part) != recomputed_by(parts.back())))
+        parts.push_back(part);
+    return parts;
   }
 
   void try_out(const Candidate& candidate) {

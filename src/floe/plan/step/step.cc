@@ -147,8 +147,8 @@ StepReport plan_step(const PlanReport& report, const StepSettings& settings) {
   options.trainable = subject.trainable;
   require<ConfigError>(!options.frozen.compute || settings.machine.fp8_tflops > 0,
                        "strategy.frozen.compute is fp8, but '", settings.machine.name,
-                       "' has no products in 8 bits (its fp8_tflops are 0); plan for another "
-                       "machine, or leave strategy.frozen.compute out");
+                       "' has no products in 8 bits (its fp8_tflops is 0); leave "
+                       "strategy.frozen.compute out, or take another machine");
   const shard::Policy policy = strategy::policy_of(subject.strategy, *subject.model);
   const auto* model = dynamic_cast<const models::LanguageModel*>(subject.model.get());
 

@@ -143,6 +143,7 @@ void GroupGradient::close_buffer() {
 
 void GroupGradient::begin_backward() {
   arrived_.assign(arrived_.size(), false);
+  given_.assign(given_.size(), false);  // by a pass that broke before they arrived
   num_arrived_ = 0;
 }
 

@@ -2,6 +2,7 @@
 #include "floe/shard/plan/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "floe/core/bytes.h"
@@ -212,6 +213,13 @@ void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameter
   if (eight_bit)
     group.eight_bit_slices =
         kernels::EightBitSlices(shapes, group.layout.slice_numel(), group.shard_size);
+}
+
+std::int64_t share_of(double share, std::int64_t modules) {
+  // A share such as 0.7 of 10 is 7, however it is rounded.
+  constexpr double kRounding = 1e-6;
+  return std::max<std::int64_t>(
+      1, std::llround(std::ceil(share * static_cast<double>(modules) - kRounding)));
 }
 
 void ShardPlan::activate(std::size_t set) {

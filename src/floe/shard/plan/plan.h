@@ -146,6 +146,9 @@ struct PlannedCheckpoint {
   nn::BoundarySlot* slot = nullptr;
 };
 
+// How many modules a share of so many is: rounded up, at least one.
+std::int64_t share_of(double share, std::int64_t modules);
+
 struct ShardPlan {
   int world_size = 1;
   int prefetch = 1;
@@ -155,6 +158,9 @@ struct ShardPlan {
   std::vector<PlannedGroup> groups;
   std::vector<PlannedUnit> units;  // in registration order; the root last
   std::vector<PlannedCheckpoint> checkpointed;
+  // With a backward in some set, of those that each entry of ShardOptions::activation_checkpointing
+  // names: what ShardOptions::checkpointed_share is a share of.
+  std::vector<std::int64_t> checkpointable;
   std::vector<ParameterSet> sets;  // at least one; without phases it has no name
   std::size_t active_set = 0;
 

@@ -1,6 +1,5 @@
 // How a plan is made of a model, a policy and options.
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <ranges>
 #include <set>
@@ -423,22 +422,53 @@ class Planner {
     require<ConfigError>(!options_.activation_checkpointing.empty() || share == 1,
                          "ShardOptions::checkpointed_share says how many modules of those named in "
                          "ShardOptions::activation_checkpointing are, but that names none");
+    bool some_keep_all = false;
     for (const auto& entry : options_.activation_checkpointing) {
-      std::vector<const Place*> named =
+      const std::vector<const Place*> named =
           select(places_, entry, "ShardOptions::activation_checkpointing");
-      // A share such as 0.7 of 10 is 7, however it is rounded.
-      constexpr double kRounding = 1e-6;
-      named.resize(static_cast<std::size_t>(
-          std::ceil(share * static_cast<double>(named.size()) - kRounding)));
+      const std::int64_t with_backward = std::count_if(
+          named.begin(), named.end(), [&](const Place* place) { return has_backward(*place); });
+      plan_.checkpointable.push_back(with_backward);
+      std::int64_t left = share_of(share, with_backward);
       for (const Place* place : named) {
-        auto* slot = dynamic_cast<nn::BoundarySlot*>(place->module);
-        require<ConfigError>(slot != nullptr, "ShardOptions::activation_checkpointing: '",
-                             place->name, "' is a foreign ", nn::class_name(*place->module),
-                             " without a boundary; make it an nn::Hooked<...>");
-        plan_.checkpointed.push_back({place->name, place->module, slot});
-        plan_.units[unit_of_.at(place->module)].recomputes = true;
+        const bool counts = has_backward(*place);
+        if (!counts || left > 0)
+          checkpoint(*place);
+        else
+          some_keep_all = true;
+        left -= counts;
       }
     }
+    require<ConfigError>(
+        share == 1 || some_keep_all, "ShardOptions::checkpointed_share is ", share,
+        ", but of the modules that ShardOptions::activation_checkpointing names that is, rounded "
+        "up, every one whose activations are kept; lower it, or leave it out");
+  }
+
+  // In some set: one of its parameters trains, or one of a module in front of it.
+  bool has_backward(const Place& place) const {
+    const auto first =
+        std::find_if(plan_.parameters.begin(), plan_.parameters.end(),
+                     [](const PlannedParameter& parameter) { return parameter.trainable; });
+    const std::string prefix = place.name + ".";
+    return std::any_of(first, plan_.parameters.end(), [&](const PlannedParameter& parameter) {
+      const auto& others = parameter.other_names;
+      return parameter.name.starts_with(prefix) ||
+             std::any_of(others.begin(), others.end(),
+                         [&](const std::string& name) { return name.starts_with(prefix); });
+    });
+  }
+
+  void checkpoint(const Place& place) {
+    auto* slot = dynamic_cast<nn::BoundarySlot*>(place.module);
+    require<ConfigError>(slot != nullptr, "ShardOptions::activation_checkpointing: '", place.name,
+                         "' is a foreign ", nn::class_name(*place.module),
+                         " without a boundary; make it an nn::Hooked<...>");
+    const bool known =
+        std::any_of(plan_.checkpointed.begin(), plan_.checkpointed.end(),
+                    [&](const PlannedCheckpoint& other) { return other.slot == slot; });
+    if (!known) plan_.checkpointed.push_back({place.name, place.module, slot});
+    plan_.units[unit_of_.at(place.module)].recomputes = true;
   }
 
   void check_units() const {
