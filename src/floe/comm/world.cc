@@ -281,9 +281,11 @@ struct World::State {
                                : str("; ", control->name_of(0), " does not answer: it is stopped, ",
                                      "or its host hangs"));
     } catch (const std::exception& e) {
-      // Ends with the exit code of a wrong configuration, see guarded(): the last line says whose.
+      // Where this ends with the exit code of another rank's wrong configuration, see guarded(),
+      // the last line says whose. What every rank finds wrong by itself is nobody's echo.
       const auto first = control->first_failure(std::chrono::milliseconds(0));
-      return first && first->is_usage && first->rank != place.rank ? echo(e, *first) : cause_of(e);
+      const bool of_other = first && first->is_usage && first->rank != place.rank;
+      return of_other && exit_of(cause) != Exit::usage ? echo(e, *first) : cause_of(e);
     }
   }
 
