@@ -290,7 +290,6 @@ class Search {
   // `spread`: the plan of that strategy, but for the share of what is recomputed.
   Candidate candidate_of(const PlanReport& spread, double share, const Computed& computed,
                          int cut) {
-    ++best_.num_candidates;
     const Machine& machine = settings_.step.machine;
     StepReport sum = computed.step;
     const auto& held = spread.holdings.held;
@@ -315,6 +314,7 @@ class Search {
         const PlanReport spread =
             report_of(subject_, strategy_of(subject_.strategy, ways[i], recompute), cut);
         Candidate candidate = candidate_of(spread, 1, all, cut);
+        ++best_.num_candidates;
         if (recompute.modules.empty()) whole_fits.push_back(fits_for_certain(candidate.needed));
         if (!fits_by_estimate(candidate.needed)) continue;
         if (!whole_fits[i]) recompute_less(spread, recompute, cut, some, fitting);
@@ -337,6 +337,7 @@ class Search {
                                      [&](int one) { return !fits_by_estimate(with(one).needed); });
     for (; part != parts.end(); ++part) {
       fitting.push_back(with(*part));
+      ++best_.num_candidates;
       if (fits_for_certain(fitting.back().needed)) break;
     }
   }

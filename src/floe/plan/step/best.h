@@ -5,11 +5,12 @@
 // Note [Search]
 // Candidates are all combinations of sharding, residence of what is frozen, what is recomputed or
 // moved to host memory, and into how many passes an update's batch is cut; further cuts are looked
-// at only while fewer than three candidates fit. Where recomputing all fits and nothing does not,
-// shares in between are candidates too, in eighths of the modules. What a combination of the latter
-// two keeps and computes is rehearsed once, what a combination of the former two holds and moves is
-// the plan's formula; the sum says which candidates are worth a rehearsal of their own. Everything
-// is computed in one order from the configuration alone, so the answer is always the same.
+// at only while fewer than three candidates fit. Where it fits to recompute all modules but not to
+// recompute none, shares in between are candidates too, in eighths of the modules. What a
+// combination of the latter two keeps and computes is rehearsed once, what a combination of the
+// former two holds and moves is the plan's formula; the sum says which candidates are worth a
+// rehearsal of their own. Everything is computed in one order from the configuration alone, so the
+// answer is always the same.
 #pragma once
 
 #include <cstdint>

@@ -422,16 +422,20 @@ class Planner {
     require<ConfigError>(!options_.activation_checkpointing.empty() || share == 1,
                          "ShardOptions::checkpointed_share says how many modules of those named in "
                          "ShardOptions::activation_checkpointing are, but that names none");
+    if (options_.activation_checkpointing.empty()) return;
+    const std::set<std::string> modules_with_backward = names_with_backward();
+    const auto has_backward = [&](const Place* place) {
+      return modules_with_backward.contains(place->name);
+    };
     bool some_keep_all = false;
     for (const auto& entry : options_.activation_checkpointing) {
       const std::vector<const Place*> named =
           select(places_, entry, "ShardOptions::activation_checkpointing");
-      const std::int64_t with_backward = std::count_if(
-          named.begin(), named.end(), [&](const Place* place) { return has_backward(*place); });
+      const std::int64_t with_backward = std::count_if(named.begin(), named.end(), has_backward);
       plan_.checkpointable.push_back(with_backward);
       std::int64_t left = share_of(share, with_backward);
       for (const Place* place : named) {
-        const bool counts = has_backward(*place);
+        const bool counts = has_backward(place);
         if (!counts || left > 0)
           checkpoint(*place);
         else
@@ -445,18 +449,21 @@ class Planner {
         "up, every one whose activations are kept; lower it, or leave it out");
   }
 
-  // In some set: one of its parameters trains, or one of a module in front of it.
-  bool has_backward(const Place& place) const {
-    const auto first =
-        std::find_if(plan_.parameters.begin(), plan_.parameters.end(),
-                     [](const PlannedParameter& parameter) { return parameter.trainable; });
-    const std::string prefix = place.name + ".";
-    return std::any_of(first, plan_.parameters.end(), [&](const PlannedParameter& parameter) {
-      const auto& others = parameter.other_names;
-      return parameter.name.starts_with(prefix) ||
-             std::any_of(others.begin(), others.end(),
-                         [&](const std::string& name) { return name.starts_with(prefix); });
-    });
+  // Of the modules that have one in some set: a parameter of theirs trains, or one in front of it.
+  std::set<std::string> names_with_backward() const {
+    std::set<std::string> modules;
+    const auto add = [&](const std::string& name) {
+      for (auto end = name.find('.'); end != name.npos; end = name.find('.', end + 1))
+        modules.insert(name.substr(0, end));
+    };
+    bool trains = false;
+    for (const PlannedParameter& parameter : plan_.parameters) {
+      trains |= parameter.trainable;
+      if (!trains) continue;
+      add(parameter.name);
+      for (const std::string& name : parameter.other_names) add(name);
+    }
+    return modules;
   }
 
   void checkpoint(const Place& place) {
