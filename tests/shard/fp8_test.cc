@@ -18,6 +18,8 @@
 #include "floe/models/transformer.h"
 #include "floe/nn/layers.h"
 #include "floe/nn/products/linear.h"
+#include "floe/optim/ema.h"
+#include "floe/optim/optimizers/sgd.h"
 #include "floe/shard/engine.h"
 #include "floe/shard/group/flat_group.h"
 #include "floe/shard/plan/plan.h"
@@ -69,6 +71,12 @@ std::string error_of(F&& run) {
 bool is_multiplied(const std::string& name) {
   return name.starts_with("layers.") && name.find("adapter") == std::string::npos &&
          name.find("norm") == std::string::npos && name.ends_with(".weight");
+}
+
+// In fp8, but too narrow to be multiplied so, while it is frozen.
+bool is_only_stored(const nn::NamedParameter& p) {
+  const bool adapter = p.name.find(".adapter.") != std::string::npos && p.tensor.dim() == 2;
+  return p.name == "head.weight" || (adapter && !p.tensor.requires_grad());
 }
 
 // ---- the plan ----
@@ -235,22 +243,28 @@ TEST(Products, NeedAGpuThatHasThem) {
 
 // ---- ranks ----
 
+using Values = std::map<std::string, at::Tensor>;
+
 // One process whose frozen matrices are the same codes; it computes the ranks' batches in turn, and
 // those of several passes one after the other.
 class Reference {
  public:
-  explicit Reference(at::Device device, const std::vector<std::string>& trainable = kTrainable)
+  // `values`: instead of those that the model begins with.
+  explicit Reference(at::Device device, const std::vector<std::string>& trainable = kTrainable,
+                     const Values& values = {})
       : model_(std::make_shared<models::Transformer>(kSize)) {
     nn::materialize(*model_, kSeed, device);
     nn::set_trainable(*model_, trainable);
     const at::NoGradGuard no_grad;
     for (auto& p : nn::named_parameters(*model_)) {
-      if (is_multiplied(p.name)) {
+      if (const auto own = values.find(p.name); own != values.end())
+        p.tensor.set_data(own->second.to(device));
+      if (is_multiplied(p.name) && !p.tensor.requires_grad()) {
         const auto rows = kernels::to_eight_bit(p.tensor.detach().cpu(), kFp8);
         p.tensor.set_data(rows.codes.view(kFp8).to(device));
         nn::attach_codes(p.tensor, {rows.scales.to(device), {}});
       } else {
-        if (p.name == "head.weight")
+        if (is_only_stored(p))
           p.tensor.set_data(test::through_eight_bit(p.tensor.detach().cpu(), kFp8).to(device));
         p.tensor.set_data(p.tensor.detach().to(computed_in()));
       }
@@ -258,8 +272,8 @@ class Reference {
   }
 
   struct Result {
-    std::vector<double> losses;                   // as the batches
-    std::map<std::string, at::Tensor> gradients;  // the mean over ranks of the sums over passes
+    std::vector<double> losses;  // as the batches
+    Values gradients;            // the mean over ranks of the sums over passes
   };
   Result run(const std::vector<at::Tensor>& batches, int passes = 1) {
     const double ranks = static_cast<double>(batches.size()) / passes;
@@ -527,6 +541,289 @@ TEST_RANKS(Sets, WhatWakesUpLeavesEightBits, 2) {
     EXPECT_GT(engine->full_gradient("layers.0.up.weight").norm().item<double>(), 0);
   }
   ::unlink(path.c_str());
+}
+
+// ---- sets that rest in 8 bits ----
+
+// Upper and lower layers in turn, their masters in the host store meanwhile; layer 1 never trains.
+// Rows of 32 are cut by most slices, on three ranks in every third of them.
+const std::vector<std::vector<std::string>> kInTurn{{"layers.2.*", "norm.*"}, {"layers.0.*"}};
+constexpr double kRate = 0.05;
+
+shard::ShardOptions in_turn(std::shared_ptr<comm::World> world,
+                            shard::Rest rest = shard::Rest::offload) {
+  auto options = options_for(std::move(world));
+  options.trainable.reset();
+  options.sets = {{"upper", kInTurn[0], rest}, {"lower", kInTurn[1], rest}};
+  return options;
+}
+
+// What a group that rests has instead of these values: codes of whole rows.
+void expect_codes_of(shard::FlatGroup& group, const Values& values) {
+  const kernels::EightBitSlices& layout = group.plan().eight_bit_slices;
+  const at::Tensor stored = group.gather_stored().cpu();
+  const at::Tensor codes = layout.all_codes(stored), scales = layout.all_scales(stored);
+  for (std::size_t i = 0; i < group.plan().parameters.size(); ++i) {
+    const std::string& name = group.parameter(i).name;
+    const auto want = kernels::to_eight_bit(values.at(name).cpu(), kFp8);
+    const auto& matrix = layout.matrices[i];
+    EXPECT_TRUE(codes.narrow(0, matrix.offset, want.codes.numel()).equal(want.codes.view({-1})))
+        << name;
+    EXPECT_TRUE(scales.narrow(0, matrix.rows_before, want.scales.numel()).equal(want.scales))
+        << name;
+  }
+}
+
+// What trains now has values, every other matrix codes; masters are what they were.
+void expect_set(shard::Engine& engine, std::size_t set, const Values& masters) {
+  int resting = 0;
+  for (const auto& group : engine.groups()) {
+    Values own;
+    for (std::size_t i = 0; i < group->plan().parameters.size(); ++i) {
+      const auto& parameter = group->parameter(i);
+      const bool codes = is_multiplied(parameter.name) && !parameter.trains_in(set);
+      EXPECT_EQ(group->plan().multiplied, codes) << parameter.name;
+      EXPECT_EQ(group->leaf(i).scalar_type(), codes ? kFp8 : computed_in()) << parameter.name;
+      EXPECT_EQ(nn::codes_of(group->leaf(i)) != nullptr, codes) << parameter.name;
+      EXPECT_EQ(group->leaf(i).requires_grad(), parameter.trains_in(set)) << parameter.name;
+      if (!parameter.trainable) continue;
+      own[parameter.name] = engine.full_parameter(parameter.name);
+      EXPECT_EQ(own[parameter.name].scalar_type(), at::kFloat) << "masters, wherever they are";
+      EXPECT_TRUE(own[parameter.name].equal(masters.at(parameter.name))) << parameter.name;
+    }
+    if (!group->plan().trainable || !group->plan().multiplied) continue;
+    expect_codes_of(*group, own);
+    resting += static_cast<int>(group->plan().parameters.size());
+    EXPECT_GT(group->stored_bytes(), 0) << group->name();
+  }
+  EXPECT_EQ(resting, 4) << "of the other set";
+}
+
+void sets_in_turn_are_one_process(const std::vector<Way>& ways) {
+  const auto world = test::join_world();
+  const bool exact = world->device().is_cpu();
+  for (const Way& way : ways) {
+    SCOPED_TRACE(way.name);
+    auto options = in_turn(world);
+    options.strategy = way.strategy;
+    options.hybrid_shard_size = 2;
+    options.frozen.sharding = way.sharding;
+    options.frozen.residency = way.residency;
+    if (way.checkpointed) options.activation_checkpointing = {"DecoderLayer"};
+    const auto model = std::make_shared<models::Transformer>(kSize);
+    const auto engine = shard::fully_shard(model, kPolicy, options);
+    optim::Sgd upper(*engine, {}, 0), lower(*engine, {}, 1);
+    Values masters;
+    for (const auto& p : engine->plan().parameters)
+      if (p.trainable) masters[p.name] = engine->full_parameter(p.name).clone();
+    test::CountingObserver counts;
+    engine->add_observer(&counts);
+    for (int step = 0; step < 6; ++step) {
+      const auto set = static_cast<std::size_t>(step / 2 % 2);
+      engine->activate(set);
+      if (step % 2 == 0) engine->reset_memory_peaks();
+      expect_set(*engine, set, masters);
+      EXPECT_EQ(engine->memory().resting_slices, engine->held().resting_slices);
+      counts.clear();
+      std::vector<at::Tensor> batches;
+      for (int rank = 0; rank < world->size(); ++rank) batches.push_back(ids_of(step, rank));
+      Reference reference(world->device(), kInTurn[set], masters);
+      const at::Tensor& ids = batches[static_cast<std::size_t>(world->rank())];
+      const at::Tensor loss = models::next_token_loss(nn::call(*model, ids), ids);
+      loss.backward();
+      EXPECT_TRUE(engine->agree().finite);
+      const Reference::Result want = reference.run(batches);
+      expect_same(*engine, want, loss.item<double>(), world->rank());
+      (set == 0 ? upper : lower).step(kRate);
+      engine->clear_gradients();
+      for (const auto& [name, gradient] : want.gradients) {
+        const at::Tensor updated = masters[name] - kRate * gradient;
+        masters[name] = engine->full_parameter(name).clone();
+        EXPECT_LE((masters[name] - updated).abs().max().item<double>(), exact ? 1e-6 : 2e-3)
+            << name;  // a code more or less is another number: the next step starts from the same
+      }
+      if (step % 2 == 0) continue;  // the first of a turn learns the order
+      const shard::MovedBytes moved = engine->moved();
+      EXPECT_EQ(counts.gathers().count, moved.gathers);
+      EXPECT_EQ(counts.gathers().bytes, moved.gathered);
+      EXPECT_LE(engine->memory().pool_peak, engine->held().pool);
+    }
+    engine->verify_copies();
+    engine->remove_observer(&counts);
+  }
+}
+const std::vector<Way> kTurns{
+    {.name = "full_shard"},
+    {.name = "shard_grad_op", .strategy = Strategy::shard_grad_op},
+    {.name = "no_shard", .strategy = Strategy::no_shard},
+    {.name = "resident", .residency = Residency::resident},
+    {.name = "checkpointed", .checkpointed = true},
+};
+TEST_RANKS(Resting, OneRank, 1) { sets_in_turn_are_one_process(kTurns); }
+TEST_RANKS(Resting, TwoRanks, 2) { sets_in_turn_are_one_process(kTurns); }
+TEST_RANKS(Resting, ThreeRanks, 3) { sets_in_turn_are_one_process(kTurns); }
+TEST_RANKS(Resting, FourRanks, 4) {
+  sets_in_turn_are_one_process({
+      {.name = "full_shard"},
+      {.name = "hybrid", .strategy = Strategy::hybrid},
+      {.name = "frozen over 2", .sharding = shard::FrozenSharding::node},
+  });
+}
+
+struct LongRow : nn::Module {
+  LongRow() {
+    other = child<nn::Linear>("other", 6, 4);
+    row = child<nn::Linear>("row", 2304, 1, /*bias=*/false);
+  }
+  nn::Ptr<nn::Linear> other, row;
+};
+
+// A row that is longer than a slice has its largest magnitude on any of the ranks.
+TEST_RANKS(Resting, ARowLongerThanASlice, 4) {
+  const auto world = test::join_world();
+  for (const int largest : {0, 700, 1500, 2303}) {
+    const auto model = std::make_shared<LongRow>();
+    shard::ShardOptions options;
+    options.world = world;
+    options.frozen.dtype = kFp8;
+    options.sets = {{"other", {"other.*"}, shard::Rest::offload},
+                    {"row", {"row.*"}, shard::Rest::offload}};
+    const auto engine = shard::fully_shard(model, {.units = {"Linear"}}, options);
+    for (const auto& group : engine->groups()) {
+      if (group->parameter(0).name != "row.weight") continue;
+      Values values{{"row.weight", at::linspace(-1, 1, 2304).view({1, 2304}).clone()}};
+      values["row.weight"][0][largest] = -7;
+      const at::AutoGradMode grad_off(false);
+      const auto& layout = group->plan().layout;
+      const at::Tensor padded = at::zeros({layout.padded_numel()});
+      padded.narrow(0, 0, layout.numel()).copy_(values["row.weight"].view({-1}));
+      group->values().copy_(
+          padded.narrow(0, world->rank() * layout.slice_numel(), layout.slice_numel()));
+      group->values_changed();
+      expect_codes_of(*group, values);
+    }
+  }
+}
+
+// Averages take the place of what rests too, in 8 bits, and leave nothing behind.
+TEST_RANKS(Resting, AveragesInPlace, 2) {
+  const auto world = test::join_world();
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::no_shard}) {
+    auto options = in_turn(world);
+    options.strategy = strategy;
+    const auto model = std::make_shared<models::Transformer>(kSize);
+    const auto engine = shard::fully_shard(model, kPolicy, options);
+    optim::Sgd upper(*engine, {}, 0);
+    optim::Ema averages(*engine, 0.5);
+    for (int step = 0; step < 2; ++step) {
+      const at::Tensor ids = ids_of(step, world->rank());
+      models::next_token_loss(nn::call(*model, ids), ids).backward();
+      EXPECT_TRUE(engine->agree().finite);
+      upper.step(1.0);
+      averages.update();
+      engine->clear_gradients();
+    }
+    engine->activate(1);
+    const auto groups = engine->trainable_groups();
+    const auto each_resting = [&](auto&& visit) {
+      for (std::size_t g = 0; g < groups.size(); ++g)
+        if (groups[g]->plan().multiplied) visit(*groups[g], g);
+    };
+    const at::Tensor ids = ids_of(7, world->rank());
+    const auto loss = [&] {
+      const at::NoGradGuard no_grad;
+      return models::next_token_loss(nn::call(*model, ids), ids).item<double>();
+    };
+    const double before = loss();
+    std::vector<at::Tensor> stored;
+    each_resting([&](shard::FlatGroup& group, std::size_t) {
+      stored.push_back(group.gather_stored().clone());
+    });
+    ASSERT_EQ(stored.size(), 1U);
+    {
+      const optim::Ema::InPlace in_place(averages);
+      each_resting([&](shard::FlatGroup& group, std::size_t g) {
+        const at::Tensor whole = group.gather_slice(averages.held(g));
+        Values values;
+        for (std::size_t i = 0; i < group.plan().parameters.size(); ++i)
+          values[group.parameter(i).name] =
+              whole.narrow(0, group.plan().layout.offset(i), group.plan().layout.numel(i))
+                  .view(group.parameter(i).shape);
+        expect_codes_of(group, values);
+        EXPECT_FALSE(group.gather_stored().equal(stored[0])) << "averages are other numbers";
+      });
+      EXPECT_NE(loss(), before);
+    }
+    each_resting([&](shard::FlatGroup& group, std::size_t) {
+      EXPECT_TRUE(group.gather_stored().equal(stored[0]));
+    });
+    EXPECT_EQ(loss(), before);
+  }
+}
+
+// Where masters stay on the device, are forgotten, or are with all slices in host memory, and where
+// nothing ever rests, what some set trains is values.
+TEST(Resting, NeedsMastersInTheStore) {
+  models::Transformer model(kSize);
+  const auto coded = [&](const shard::ShardOptions& options) {
+    auto plan = shard::make_plan(model, kPolicy, options, 2);
+    int count = 0;
+    for (std::size_t set = 0; set < plan.sets.size(); ++set) {
+      plan.activate(set);
+      for (const auto& group : plan.groups) count += group.trainable && group.multiplied;
+    }
+    return count;
+  };
+  EXPECT_EQ(coded(in_turn(nullptr)), 2);
+  EXPECT_EQ(coded(in_turn(nullptr, shard::Rest::keep)), 0);
+  EXPECT_EQ(coded(in_turn(nullptr, shard::Rest::drop)), 0);
+  auto options = in_turn(nullptr);
+  options.cpu_offload = true;
+  EXPECT_EQ(coded(options), 0);
+  options = in_turn(nullptr);
+  options.sets[0].rest = shard::Rest::keep;
+  EXPECT_EQ(coded(options), 1);
+  options.sets.pop_back();
+  options.sets[0].rest = shard::Rest::offload;
+  EXPECT_EQ(coded(options), 0);
+  EXPECT_EQ(shard::make_plan(model, kPolicy, options, 2).groups.size(), [&] {
+    auto alone = options;
+    alone.sets[0].rest = shard::Rest::keep;
+    return shard::make_plan(model, kPolicy, alone, 2).groups.size();
+  }());
+}
+
+// A set that comes later may keep what rests in 8 bits, or be itself what rests so.
+TEST_RANKS(Resting, SetsThatComeLater, 2) {
+  const auto world = test::join_world();
+  const auto model = std::make_shared<models::Transformer>(kSize);
+  const auto engine = shard::fully_shard(model, kPolicy, in_turn(world));
+  Values before;
+  for (const auto& p : engine->plan().parameters)
+    if (p.trainable) before[p.name] = engine->full_parameter(p.name).clone();
+  const auto train_once = [&](int step) {
+    const at::Tensor ids = ids_of(step, world->rank());
+    models::next_token_loss(nn::call(*model, ids), ids).backward();
+    EXPECT_TRUE(engine->agree().finite);
+    engine->clear_gradients();
+  };
+  train_once(0);
+  // Divides a group that rests in 8 bits, whose masters need no file.
+  engine->set_trainable({"layers.0.up.*"}, {.rest = shard::Rest::keep});
+  train_once(1);
+  for (const auto& [name, value] : before)
+    EXPECT_TRUE(engine->full_parameter(name).equal(value)) << name;
+  int coded = 0;
+  for (const auto& group : engine->groups()) {
+    if (!group->plan().trainable || !group->plan().multiplied) continue;
+    expect_codes_of(*group, before);
+    coded += static_cast<int>(group->plan().parameters.size());
+  }
+  EXPECT_EQ(coded, 3 + 4) << "of layers 0 and 2, but for the one that trains";
+  engine->activate(1);
+  train_once(2);
+  for (const auto& [name, value] : before)
+    EXPECT_TRUE(engine->full_parameter(name).equal(value)) << name;
 }
 
 }  // namespace

@@ -153,29 +153,37 @@ class Trained:
         self.losses, self.norms, self.scales, self.weights = [], [], [], {}
 
 
-def train(weights, batches, steps, device, dtype=torch.float32, autocast=None, scale=None, storage=None, products=False):
-    """`batches` by rank. `storage`: int8 or fp8, of frozen matrices. `products`: those with them are of codes."""
+def train(weights, batches, steps, device, dtype=torch.float32, autocast=None, scale=None, storage=None, products=False,
+          sets=None, turn=1):
+    """`batches` by rank. `storage`: int8 or fp8, of frozen matrices. `products`: those with them are of codes. `sets`: what
+    says of a name whether it trains, in turns of so many steps; what rests is frozen like the rest."""
     def frozen_value(name, value):
         return rounded(value, storage) if storage and matrix(name) else value
 
-    frozen = {name: frozen_value(name, value).to(device, dtype) for name, value in weights.items() if not trains(name)}
-    masters = {name: value.to(device).clone().requires_grad_() for name, value in weights.items() if trains(name)}
-    optimizer = torch.optim.AdamW(masters.values(), lr=LR, eps=EPS, weight_decay=0.1)
+    sets = sets or [trains]
+    frozen = {name: frozen_value(name, value).to(device, dtype)
+              for name, value in weights.items() if not any(in_set(name) for in_set in sets)}
+    of_all = {name: value.to(device).clone().requires_grad_() for name, value in weights.items() if name not in frozen}
+    of_sets = [{name: value for name, value in of_all.items() if in_set(name)} for in_set in sets]
+    optimizers = [torch.optim.AdamW(masters.values(), lr=LR, eps=EPS, weight_decay=0.1) for masters in of_sets]
     scaler = torch.amp.GradScaler(device, init_scale=scale) if scale else None
     out = Trained()
     raw = {name: value.to(device) for name, value in weights.items()}  # codes are made of what the files have
     for step in range(len(batches[0])):
         if len(out.losses) == steps:
             break
+        masters, optimizer = (of_either[step // turn % len(sets)] for of_either in (of_sets, optimizers))
+        resting = {name: value.detach() for name, value in of_all.items() if name not in masters}
+        raw |= resting
         optimizer.zero_grad()
         loss_sum = 0.0
         for of_rank in batches:
             ids, wanted = (value.to(device) for value in of_rank[step])
             computing = {name: value.detach().to(dtype, copy=True).requires_grad_() for name, value in masters.items()}
-            everything = frozen | computing
+            everything = frozen | {name: value.to(dtype) for name, value in resting.items()} | computing
 
             def product(x, name):
-                if products and matrix(name):
+                if products and "_proj" in name and name not in masters:
                     return Products.apply(x, raw[name])
                 return F.linear(x, everything[name])
 
@@ -199,5 +207,5 @@ def train(weights, batches, steps, device, dtype=torch.float32, autocast=None, s
             scaler.update()
         else:
             optimizer.step()
-    out.weights = {name: master.detach().cpu() for name, master in masters.items()}
+    out.weights = {name: master.detach().cpu() for name, master in of_all.items()}
     return out

@@ -208,6 +208,64 @@ def test_what_any_phase_trains_is_never_stored_in_8_bits(train, small_llama, wri
     assert all(math.isfinite(value) for values in curve(run) for value in values)
 
 
+UPPER = ["*.layers.2.*", "lm_head.*"]
+LOWER = ["*.layers.0.mlp.*", "*.layers.1.*norm*"]
+
+
+def in_turn(config, state="offload"):
+    """Two sets, two steps each; layer 1's matrices never train."""
+    del config["train"]["trainable"]
+    config["train"]["cycle_phases"] = True
+    config["phases"] = [{"name": name, "train": patterns, "steps": 2, "optimizer_state": state}
+                        for name, patterns in (("upper", UPPER), ("lower", LOWER))]
+    return config
+
+
+def test_what_rests_is_multiplied_in_8_bits(train, small_llama, write, tmp_path):
+    """In fp32, where the twin and floe make the same codes of the same rows but for a few on an edge: both sets move as the
+    twin's do, which freezes by hand, has an optimizer for each, and makes codes of what rests anew in every step."""
+    torch.set_num_threads(1)
+    config, weights, batches = small_llama(ranks=2, steps=6)
+    fp32 = ("strategy.mixed_precision.param=fp32", "strategy.frozen.compute=fp8")
+    run = train(in_turn(config), *fp32, ranks=2)
+    assert run.switches() == [(2, "upper", "lower"), (4, "lower", "upper")]
+    found = run.trained(tmp_path)
+    sets = [lambda name, patterns=patterns: any(fnmatchcase(name, pattern) for pattern in patterns)
+            for patterns in (UPPER, LOWER)]
+
+    def twin(**how):
+        return llama_twin.train(weights, batches, 6, "cpu", sets=sets, turn=2, **how)
+
+    def far(one, other):
+        names = sorted(name for name in weights if any(in_set(name) for in_set in sets))
+        return torch.cat([(one[name] - other[name]).flatten() for name in names]).norm().item()
+
+    products, exact = twin(products=True), twin()
+    assert run.values("loss_text") == pytest.approx(products.losses, rel=1e-4)
+    assert far(found, products.weights) < 0.05 * far(products.weights, exact.weights), "codes must show"
+    # Codes only of what no phase trains, as with optimizer_state: keep, are something else.
+    kept = train(in_turn(config | {"train": config["train"] | {"trainable": None}}, "keep"), *fp32, ranks=2, name="kept")
+    assert far(kept.trained(tmp_path), products.weights) > 0.3 * far(products.weights, exact.weights)
+    plans = {state: plan_of(write, in_turn(config | {"train": config["train"] | {"trainable": None}}, state),
+                            "world=2", *FP8) for state in ("offload", "drop")}
+    for offload, drop in zip(plans["offload"]["phases"], plans["drop"]["phases"], strict=True):
+        assert offload["moves"]["all_gathered_bytes"] < drop["moves"]["all_gathered_bytes"]
+
+
+def test_runs_whose_sets_rest_in_8_bits_are_resumed(train, small_llama):
+    config, _, _ = small_llama(ranks=3, steps=7, same=True, ema={"decay": 0.5})
+    words = (*FP8, "checkpoint.every_steps=1", "checkpoint.keep=null")
+    whole = train(in_turn(config), *words, ranks=2, name="whole")
+    for step in (1, 2, 3, 4):  # in a turn and at its end, of either set
+        saved = f"run.resume={whole.folder / 'checkpoints' / f'step_{step}'}"
+        again = train(config, *words, saved, ranks=2, name=f"from{step}")
+        assert curve(again) == [values[step:] for values in curve(whole)], step
+        for ranks, way in ((1, "full_shard"), (3, "shard_grad_op"), (2, "no_shard")):
+            other = train(config, *words, saved, f"strategy={way}", "train.steps=7", ranks=ranks, name=f"from{step}{way}")
+            expected = [values[step:] for values in curve(whole)]
+            assert max(apart(curve(other), expected)) < 5e-3, (step, way)
+
+
 def test_autocast_is_refused(train, golden):
     run = train(golden("neox_x2"), *FP8, "precision.autocast=bf16", expect=2)
     assert "strategy.frozen.compute is fp8, which autocast knows nothing of" in run.stderr

@@ -55,7 +55,7 @@ class Collector {
       const auto found = std::find(trainable.begin(), trainable.end(), group.get());
       if (found != trainable.end())
         add_trainable(*group, static_cast<std::size_t>(found - trainable.begin()));
-      else if (!group->plan().eight_bit())
+      else if (!group->plan().eight_bit_alone())
         add(*group, {"model"}, "", group->values(), true);
     }
     return std::move(tensors_);
@@ -69,7 +69,7 @@ class Collector {
 
   bool writes(const std::string& name) const {
     const auto place = places_.find(name);
-    return place != places_.end() && !place->second.group->plan().eight_bit() &&
+    return place != places_.end() && !place->second.group->plan().eight_bit_alone() &&
            has(state_, place->second.group->parameter(place->second.index));
   }
 
@@ -225,7 +225,7 @@ void check_savable(const RunState& state) {
   for (const auto& group : state.engine->plan().groups)
     for (const std::size_t p : group.parameters) {
       const shard::PlannedParameter& parameter = state.engine->plan().parameters[p];
-      if (!group.eight_bit()) continue;
+      if (!group.eight_bit_alone()) continue;
       require<ConfigError>(
           !state.kept.contains(parameter.name), "'", parameter.name,
           "' is frozen and stored in 8 bits (strategy.frozen.dtype), but checkpoints must hold it "

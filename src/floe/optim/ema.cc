@@ -76,10 +76,16 @@ void Ema::exchange(bool back) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor values = groups[g]->slice(), average = averages_[g].values();
     if (groups[g]->plan().masters_away()) {
-      // The slice is only a rounded copy: averages stay where they are, and the copy is made again.
-      if (!back) set_aside_.emplace(g, values.clone());
-      values.copy_(back ? set_aside_.at(g) : average);
-      if (back) set_aside_.erase(g);
+      // The slice is only a rounded copy: averages stay where they are, and the copy comes back. No
+      // rank waits for another meanwhile, since one that has failed ends this too.
+      if (back) {
+        values.copy_(set_aside_.at(g));
+        groups[g]->slice_changed();
+        set_aside_.erase(g);
+      } else {
+        set_aside_.emplace(g, values.clone());
+        groups[g]->store(average);
+      }
       continue;
     }
     const at::Tensor kept = values.clone();

@@ -163,15 +163,16 @@ void Optimizer::cut_ranges() {
 
 Optimizer::State Optimizer::blank(const shard::FlatGroup& group, bool stored) const {
   const at::AutoGradMode grad_off(false);
-  const auto& shard = group.slice();
+  const at::TensorOptions options = group.slice().options();
   const auto dtype = group.plan().master_dtype;
+  const std::int64_t numel = group.plan().layout.slice_numel();
   State state;
   for (std::size_t i = 0; i < names_.size(); ++i)
-    state.slices.emplace_back(
-        stored ? nn::store_empty(shard.numel(), dtype, engine_.world().device()).zero_()
-               : at::zeros({shard.numel()}, shard.options().dtype(dtype)),
-        stored);
-  if (counts_) state.steps = at::zeros({}, shard.options().dtype(at::kFloat));
+    state.slices.emplace_back(stored
+                                  ? nn::store_empty(numel, dtype, engine_.world().device()).zero_()
+                                  : at::zeros({numel}, options.dtype(dtype)),
+                              stored);
+  if (counts_) state.steps = at::zeros({}, options.dtype(at::kFloat));
   return state;
 }
 
@@ -183,10 +184,10 @@ void Optimizer::reserve_store() {
   for (const shard::FlatGroup* group : engine_.trainable_groups()) {
     const shard::PlannedGroup& plan = group->plan();
     if (!plan.trains_in(set_) || plan.offloaded) continue;
-    const bool masters_leave = plan.master_dtype != plan.param_dtype;
+    const bool masters_leave = plan.master_dtype != plan.rest_dtype;
     const std::size_t masters = masters_leave && group->stored_bytes() == 0 ? 1 : 0;
     for (std::size_t i = 0; i < names_.size() + masters; ++i)
-      reserved_.push_back(nn::store_empty(group->slice().numel(), plan.master_dtype, device));
+      reserved_.push_back(nn::store_empty(plan.layout.slice_numel(), plan.master_dtype, device));
   }
 }
 

@@ -162,7 +162,10 @@ std::string backward_words(const shard::ShardPlan& plan, std::uint64_t sets) {
 
 // As it is while it trains.
 shard::PlannedGroup in_training(shard::PlannedGroup group) {
-  if (group.trainable) group.storage_dtype = group.master_dtype;
+  if (group.trainable) {
+    group.storage_dtype = group.master_dtype;
+    group.multiplied = false;
+  }
   return group;
 }
 

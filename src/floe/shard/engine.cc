@@ -53,7 +53,7 @@ void cast_buffers(torch::nn::Module& model, const MixedPrecision& mixed, c10::De
 // Products in 8 bits are asked for where they can be computed.
 void check_products(const ShardPlan& plan, c10::Device device) {
   for (const PlannedGroup& group : plan.groups) {
-    if (!group.multiplied) continue;
+    if (!group.multiplies) continue;
     const std::string why = kernels::why_no_fp8_products(device, group.param_dtype);
     require<ConfigError>(why.empty(), "FrozenOptions::compute: fp8 ", why, "; leave it out");
     if (device.is_cpu())

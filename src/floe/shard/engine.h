@@ -78,8 +78,9 @@ class Engine {
   // ---- which set trains (see Note [Sets]) ----
   const std::vector<ParameterSet>& sets() const;
   std::size_t active_set() const;
-  // All ranks, between steps: from now on this set trains, and only it. No collective, no parameter
-  // moves. State and masters of the set before leave the device first, then those of this one
+  // Collective, between steps: from now on this set trains, and only it. No parameter moves; ranks
+  // wait for each other only where something that stops training is stored in 8 bits from now on,
+  // for two numbers of each of its groups. State and masters of the set before leave the device first, then those of this one
   // arrive. Gradients are forgotten.
   void activate(std::size_t set);
   // Collective, between steps: the same for parameters by pattern, announced or not; returns the

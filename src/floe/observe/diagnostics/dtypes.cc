@@ -37,13 +37,17 @@ void check(const std::string& what, c10::ScalarType real, const char* key, Wante
   if (!fits(real, wanted)) throw ShardError(mismatch(what, real, key, *wanted));
 }
 
+// What says how frozen matrices are stored.
+const char* key_of_matrices(const shard::FrozenOptions& frozen) {
+  if (frozen.compute) return "strategy.frozen.compute";
+  return frozen.dtype ? "strategy.frozen.dtype" : kParam;
+}
+
 void check_frozen(const shard::FlatGroup& group, const shard::ShardOptions& configured) {
   const auto stored = group.stored_dtype();
   const std::string what = str("frozen group '", group.name(), "' is stored");
   Wanted wanted = configured.frozen.matrix_dtype();
-  const char* key = configured.frozen.compute ? "strategy.frozen.compute"
-                    : wanted                  ? "strategy.frozen.dtype"
-                                              : kParam;
+  const char* key = key_of_matrices(configured.frozen);
   bool matrices = false;
   for (std::size_t i = 0; i < group.plan().parameters.size(); ++i)
     matrices = matrices || group.parameter(i).is_matrix;
@@ -63,7 +67,11 @@ void check_group(const shard::FlatGroup& group, const shard::ShardOptions& confi
           group.leaf(i).scalar_type(), group.plan().multiplied ? "strategy.frozen.compute" : kParam,
           group.plan().multiplied ? configured.frozen.compute : mixed.param);
   if (group.plan().masters_away()) {
-    check(str(name, ", which rests, is stored"), stored, kParam, mixed.param);
+    if (group.plan().eight_bit())
+      check(str(name, ", which rests, is stored"), stored, key_of_matrices(configured.frozen),
+            configured.frozen.matrix_dtype());
+    else
+      check(str(name, ", which rests, is stored"), stored, kParam, mixed.param);
     const auto masters = group.values().scalar_type();
     require<ShardError>(masters == stored || masters == group.plan().master_dtype,
                         "the masters of ", name, " rest in ", name_of(masters),

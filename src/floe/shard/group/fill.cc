@@ -12,6 +12,7 @@
 #include "floe/nn/init.h"
 #include "floe/nn/load.h"
 #include "floe/nn/module.h"
+#include "floe/shard/group/eight_bit_rows.h"
 
 namespace floe::shard {
 namespace {
@@ -48,7 +49,7 @@ void fill_rows(FlatGroup& group, const Piece& piece, const Read& read) {
 }
 
 void fill_piece(FlatGroup& group, const Piece& piece, const Read& read) {
-  if (group.plan().eight_bit())
+  if (group.plan().eight_bit_alone())
     fill_rows(group, piece, read);
   else
     read(piece.first, group.values().narrow(0, piece.slice_offset, piece.numel));
@@ -72,23 +73,10 @@ void check_source(const ShardPlan& plan, const ShardOptions& options) {
   require<DataError>(defects.empty(), "the weights do not fit the model: ", join(defects, "; "));
 }
 
-void store_rows(FlatGroup& group, const Piece& piece, std::int64_t first_row,
-                const kernels::EightBitRows& rows) {
-  const kernels::EightBitSlices& layout = group.plan().eight_bit_slices;
-  const at::Tensor& slice = group.slice();
-  const std::int64_t first = first_row * rows.codes.size(1);
-  const std::int64_t begin = std::max(first, piece.first);
-  const std::int64_t end = std::min(first + rows.codes.numel(), piece.first + piece.numel);
-  layout.codes(slice)
-      .narrow(0, piece.slice_offset + begin - piece.first, end - begin)
-      .copy_(rows.codes.view({-1}).narrow(0, begin - first, end - begin));
-  layout.put_scales(slice, layout.matrices[piece.index].rows_before + first_row, rows.scales);
-}
-
 void fill_group(FlatGroup& group, const ShardOptions& options) {
   if (group.slice().is_meta()) return;  // a rehearsal has no values
   const at::AutoGradMode grad_off(false);
-  if (group.plan().eight_bit()) {
+  if (group.plan().eight_bit_alone()) {
     group.slice().zero_();
   } else {
     const auto pieces = group.pieces();

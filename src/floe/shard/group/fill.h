@@ -13,12 +13,8 @@ namespace floe::shard {
 // found. Throws DataError.
 void check_source(const ShardPlan& plan, const ShardOptions& options);
 
-// Of a group in 8 bits: writes rows [first_row, ...) of the piece's parameter, as far as the
-// piece has them.
-void store_rows(FlatGroup& group, const Piece& piece, std::int64_t first_row,
-                const kernels::EightBitRows& rows);
-
-// Collective over the ranks that hold copies of the group's slice: they read its files together.
+// Collective over the ranks that hold copies of the group's slice, since they read its files
+// together, and as FlatGroup::values_changed is.
 void fill_group(FlatGroup& group, const ShardOptions& options);
 
 // Of a group that has values: reads again what the source has. Collective over the ranks that hold

@@ -12,6 +12,7 @@
 #include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/nn/activations/host_store.h"
 #include "floe/nn/products/linear.h"
+#include "floe/shard/group/eight_bit_rows.h"
 
 namespace floe::shard {
 namespace {
@@ -51,8 +52,7 @@ FlatGroup::FlatGroup(std::size_t id, const PlannedGroup& plan, const ShardPlan& 
   slice_ = at::empty(
       {plan_->eight_bit() ? plan_->eight_bit_slices.slice_bytes() : plan_->layout.slice_numel()},
       slice_options());
-  if (plan_->transposed && plan_->in_place())
-    transposed_ = at::empty({plan_->layout.numel()}, slice_options());
+  make_room_for_transposed();
   // Also of a set that drops its masters: what the files say is not forgotten before it has
   // trained.
   if (plan_->masters_away())
@@ -128,6 +128,12 @@ void FlatGroup::make_views() {
   attach(nullptr);
 }
 
+void FlatGroup::make_room_for_transposed() {
+  transposed_ = at::Tensor();
+  if (plan_->multiplied && plan_->transposed && plan_->in_place())
+    transposed_ = at::empty({plan_->layout.numel()}, slice_options());
+}
+
 void FlatGroup::attach_codes() {
   const kernels::EightBitSlices& rows = plan_->eight_bit_slices;
   const CodesLayout places = plan_->codes_layout();
@@ -175,15 +181,35 @@ void FlatGroup::set_trainable(bool trainable) {
 // ---- sets ----
 
 void FlatGroup::values_changed() {
+  if (masters_.defined())
+    store(masters_.values());
+  else
+    slice_changed();
+}
+
+void FlatGroup::store(const at::Tensor& values) {
   const at::AutoGradMode grad_off(false);
-  if (masters_.defined()) slice_.copy_(masters_.values());
+  if (plan_->eight_bit())
+    store_slice(*this, values);
+  else
+    slice_.copy_(values);
+  slice_changed();
+}
+
+void FlatGroup::slice_changed() {
+  const at::AutoGradMode grad_off(false);
   if (transposed_.defined()) transpose(plan_->eight_bit_slices.codes(slice_), transposed_);
 }
 
 void FlatGroup::deactivate() {
   if (plan_->masters_away()) {
     const at::AutoGradMode grad_off(false);
-    const at::Tensor masters = std::exchange(slice_, slice_.to(plan_->storage_dtype));
+    const at::Tensor masters = std::exchange(
+        slice_, plan_->eight_bit()
+                    ? at::empty({plan_->eight_bit_slices.slice_bytes()}, slice_options())
+                    : at::empty_like(slice_, slice_.options().dtype(plan_->storage_dtype)));
+    make_room_for_transposed();
+    store(masters);
     if (plan_->rest == Rest::offload) {
       masters_ = OffloadableSlice(masters);
       masters_.store();
@@ -205,6 +231,7 @@ void FlatGroup::activate() {
     } else {
       slice_ = slice_.to(plan_->storage_dtype);
     }
+    transposed_ = at::Tensor();
     make_views();
   }
   {
@@ -360,7 +387,7 @@ at::Tensor FlatGroup::gathered(const at::Tensor& slice, const char* what) {
 
 at::Tensor FlatGroup::gather_values() {
   const at::AutoGradMode grad_off(false);
-  if (!plan_->eight_bit()) return gathered(values(), "gather values");
+  if (!plan_->eight_bit_alone()) return gathered(values(), "gather values");
   const at::Tensor stored = gather_stored();
   at::Tensor whole =
       at::empty({plan_->layout.padded_numel()}, stored.options().dtype(plan_->param_dtype));

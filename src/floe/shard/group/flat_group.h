@@ -18,10 +18,11 @@
 // needlessly; it has to be there on all ranks or on none.
 //
 // Note [Masters that are away]
-// A group that does not train is gathered from slices of the gathered dtype when its masters
-// have left the device (Rest): it then takes the memory of a frozen group. The masters lie in
-// the host store, or are forgotten; what has never trained keeps those that were read from the
-// files until it does.
+// A group that does not train is gathered from slices like those of a frozen group when its masters
+// have left the device (Rest): of the gathered dtype, or, while they lie in the host store, in
+// 8 bits where frozen matrices are. It then takes the memory of a frozen group, moves its bytes and
+// is multiplied like one. Masters that are not in the store are forgotten; what has never trained
+// keeps those that were read from the files until it does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -73,13 +74,21 @@ class FlatGroup {
   }
   // The most precise slice there is: the masters, wherever they are.
   at::Tensor values() const { return masters_.defined() ? masters_.values() : slice_; }
-  // After `values` was written to: what is gathered follows.
+  // After `values` was written to: what is gathered follows. Collective over the shard group, as
+  // `store` is.
   void values_changed();
+  // Of a group whose masters are away: gathers these [slice_numel] from now on, until the slice is
+  // written to or `values_changed` is called. Collective over the shard group where the slices are
+  // in 8 bits: ranks tell each other of the rows that they share.
+  void store(const at::Tensor& values);
+  // After the slice itself was written to.
+  void slice_changed();
   // Bytes of masters in the host store.
   std::int64_t stored_bytes() const { return masters_.stored_bytes(); }
 
   // ---- sets: the plan says already what the group is to be (ShardPlan::activate) ----
-  // Stops training: no gradients from now on; masters leave, if they are to.
+  // Stops training: no gradients from now on; masters leave, if they are to. Collective like
+  // `store`.
   void deactivate();
   // Begins to train. The compute stream waits for the masters: the next gather reads them.
   void activate();
@@ -123,7 +132,8 @@ class FlatGroup {
   at::Tensor gather_gradient();
   // The slices of all ranks as they are stored; with 8 bits, codes and scales.
   at::Tensor gather_stored();
-  // Of any slice with this layout; the result is on the device.
+  // Of any slice with this layout, or anything else of which every rank has as much; the result is
+  // on the device.
   at::Tensor gather_slice(const at::Tensor& slice) { return gathered(slice, "gather slices"); }
 
   // ---- its gradient, while it trains ----
@@ -146,6 +156,8 @@ class FlatGroup {
   void make_values();
   // Of a group that is multiplied in 8 bits: gives each parameter its scales and transposed codes.
   void attach_codes();
+  // Beside codes in place, if backward comes through them.
+  void make_room_for_transposed();
   // From codes in flat order to transposed ones, each matrix at its place.
   void transpose(const at::Tensor& codes, const at::Tensor& out) const;
   void give_back_staging();

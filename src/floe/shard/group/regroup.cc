@@ -10,6 +10,7 @@
 #include "floe/core/bytes.h"
 #include "floe/core/error.h"
 #include "floe/nn/load.h"
+#include "floe/shard/group/eight_bit_rows.h"
 #include "floe/shard/group/fill.h"
 
 namespace floe::shard {
@@ -18,9 +19,9 @@ namespace {
 // The new plan has the group as it is.
 bool stays(const PlannedGroup& before, const PlannedGroup& after) {
   return before.parameters == after.parameters && before.shard_size == after.shard_size &&
-         before.storage_dtype == after.storage_dtype && before.multiplied == after.multiplied &&
-         before.transposed == after.transposed && before.masters_away() == after.masters_away() &&
-         before.offloaded == after.offloaded;
+         before.storage_dtype == after.storage_dtype && before.rest_dtype == after.rest_dtype &&
+         before.multiplies == after.multiplies && before.transposed == after.transposed &&
+         before.masters_away() == after.masters_away() && before.offloaded == after.offloaded;
 }
 
 // The group's slice out of the codes and scales of all of `old`, which has all its parameters.
@@ -81,7 +82,7 @@ std::vector<at::Tensor> Relayout::apply(const std::vector<at::Tensor>& slices) c
 void check_masters(const std::vector<std::unique_ptr<FlatGroup>>& before, const ShardPlan& plan,
                    const TensorSource* reread) {
   for (const auto& group : before) {
-    if (!group->plan().eight_bit()) continue;
+    if (!group->plan().eight_bit_alone()) continue;
     for (const std::size_t p : group->plan().parameters) {
       const PlannedParameter& parameter = plan.parameters[p];
       if (!parameter.trainable) continue;
@@ -119,14 +120,14 @@ Regrouped regroup(std::vector<std::unique_ptr<FlatGroup>> before, const ShardPla
       result.groups[g] = std::move(before[b]);
       continue;
     }
-    const bool eight_bit = old.plan().eight_bit();
+    const bool eight_bit = old.plan().eight_bit_alone();
     const at::Tensor whole = eight_bit ? old.gather_stored() : old.gather_values();
     old.forget_values();
     for (const std::size_t g : heirs[b]) {
       auto group = std::make_unique<FlatGroup>(g, plan.groups[g], plan, context);
       if (!eight_bit)
         group->values().copy_(cut_slice(whole, old, *group));
-      else if (group->plan().eight_bit())
+      else if (group->plan().eight_bit_alone())
         cut_eight_bit(whole, old, *group);
       else
         group->values().zero_();  // all of it is read again (check_masters)

@@ -39,7 +39,7 @@ std::int64_t largest_window(const std::vector<PlannedUnit>& units,
 
 // How many elements a slice is a multiple of: see Note [Aligned slices].
 std::int64_t slice_granule(const PlannedGroup& group) {
-  if (group.eight_bit()) return kSliceAlignment;  // one byte each
+  if (group.eight_bit_at_rest()) return kSliceAlignment;  // one byte each
   if (group.shard_size == 1) return 1;
   std::int64_t smallest =
       std::min(element_size(group.storage_dtype), element_size(group.param_dtype));
@@ -200,7 +200,7 @@ std::vector<std::string> ShardPlan::lines() const {
 }
 
 void lay_out(PlannedGroup& group, const std::vector<PlannedParameter>& parameters) {
-  const bool eight_bit = group.eight_bit();
+  const bool eight_bit = group.eight_bit_at_rest();
   static_assert(kernels::EightBitSlices::kAlignment == kSliceAlignment);
   std::vector<std::int64_t> numels;
   std::vector<std::pair<std::int64_t, std::int64_t>> shapes;
@@ -231,7 +231,8 @@ void ShardPlan::activate(std::size_t set) {
     group.active = group.trains_in(set);
     if (group.trainable) {
       const bool away = !group.active && group.leaves_device();
-      group.storage_dtype = away ? group.param_dtype : group.master_dtype;
+      group.storage_dtype = away ? group.rest_dtype : group.master_dtype;
+      group.multiplied = group.multiplies && group.eight_bit();
     }
     // What lies above the lowest parameter that trains; a tied one is used again further up than
     // its first place.

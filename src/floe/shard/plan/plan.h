@@ -12,15 +12,18 @@
 // part of its group's key, so a switch to another set (Engine::activate) moves no parameter and
 // changes no layout. A group that the active set does not train *rests*: it is frozen in every
 // respect, has no gradient and is gathered like a frozen one. What some set trains has fp32
-// masters; those of a resting group stay on the device or leave it, as its set says (Rest).
+// masters; those of a resting group stay on the device or leave it, as its set says (Rest). Slices
+// of a group whose masters are away are stored as frozen ones are, in 8 bits too where frozen
+// matrices are: such matrices are groups of their own, and those that are forgotten for good
+// (Rest::drop) keep values, since no master begins from 8 bits.
 //
 // Note [Frozen matrices in 8 bits]
 // With FrozenOptions::dtype int8 or fp8 the frozen weights of linear layers are groups of their
 // own, whose slices are codes and scales (Note [Eight bits]). They are gathered as they are stored,
 // into a second buffer of the pool, and the values are made from there into the first one, behind
 // the gather; the second goes back when the unit begins. A group that every rank holds whole needs
-// no second buffer. What some set trains is never stored so, nor are embeddings, heads, tied
-// weights, norms and biases.
+// no second buffer. What some set trains is stored so while it rests and its masters wait in the
+// host store. Embeddings, heads, tied weights, norms and biases never are.
 //
 // Note [Frozen matrices that are multiplied in 8 bits]
 // With FrozenOptions::compute fp8 those of them that a module of floe's own multiplies with
@@ -33,8 +36,8 @@
 //     transposed codes: half of bf16, or as much.
 //   - Whole on this rank: the slice is codes and scales already, so the parameters are views of it,
 //     always (GroupState::in_place); transposed codes lie beside it. Nothing is gathered or made.
-// Whether backward comes through is the plan's closed formula, over all sets: a phase changes no
-// layout. Where the formula says no and backward comes all the same, nn::linear transposes for that
+// Whether backward comes through is the plan's closed formula, over all sets: which one trains
+// changes no layout. Where the formula says no and backward comes all the same, nn::linear transposes for that
 // one product. A set that is added later (Engine::set_trainable) and trains such a matrix divides
 // its group as it does others in 8 bits: masters are read from the files again.
 #pragma once
@@ -98,18 +101,21 @@ struct PlannedGroup {
   int replicas = 1;                             // how many ranks hold the same slice
   c10::ScalarType storage_dtype = c10::kFloat;  // of the slices; fp32 masters for what trains
   c10::ScalarType master_dtype = c10::kFloat;   // of what some set trains
+  c10::ScalarType rest_dtype = c10::kFloat;     // of the slices while nothing of it trains
   c10::ScalarType param_dtype = c10::kFloat;    // gathered
   c10::ScalarType reduce_dtype = c10::kFloat;   // of its gradients' reduction
   bool offloaded = false;          // slices, gradients and optimizer state in host memory
   bool needed_in_backward = true;  // by the closed formula; the engine looks at the graph
   FlatLayout layout;
-  kernels::EightBitSlices eight_bit_slices;  // of a group that is stored in 8 bits
-  bool multiplied = false;                   // in 8 bits, as it is stored: its parameters are codes
+  kernels::EightBitSlices eight_bit_slices;  // of a group that is ever stored in 8 bits
+  bool multiplies = false;                   // in 8 bits, whenever it is stored so
+  bool multiplied = false;                   // ... as it is now: its parameters are codes
   bool transposed = false;                   // ... and backward comes through them in some set
 
-  bool eight_bit() const {
-    return !trainable && storage_dtype != param_dtype && kernels::is_eight_bit(storage_dtype);
-  }
+  // The slices are codes and scales now; whenever they are not masters; and there is nothing else.
+  bool eight_bit() const { return is_coded(storage_dtype); }
+  bool eight_bit_at_rest() const { return is_coded(rest_dtype); }
+  bool eight_bit_alone() const { return eight_bit() && !trainable; }
   CodesLayout codes_layout() const;     // of a group that is multiplied in 8 bits
   std::int64_t gathered_bytes() const;  // 0 when nothing has to be gathered
   std::int64_t moved_bytes() const;     // by one gather: what it brings together
@@ -119,13 +125,18 @@ struct PlannedGroup {
   bool trains_in(std::size_t set) const { return sets >> set & 1; }
   // Whether masters and averages are off the device while it rests.
   bool leaves_device() const { return rest != Rest::keep && !offloaded; }
-  // Resting, with its masters elsewhere: the slices have the gathered dtype.
+  // Resting, with its masters elsewhere: the slices have the dtype of rest.
   bool masters_away() const { return trainable && storage_dtype != master_dtype; }
   bool keep_until_backward() const { return entry_of(strategy).keep_until_backward; }
   // The slice is the whole and has the form that is computed with: parameters are views of it,
   // always.
   bool in_place() const {
     return shard_size == 1 && (storage_dtype == param_dtype || multiplied) && !offloaded;
+  }
+
+ private:
+  bool is_coded(c10::ScalarType dtype) const {
+    return dtype != param_dtype && kernels::is_eight_bit(dtype);
   }
 };
 

@@ -262,23 +262,45 @@ class Planner {
     // Masters of what trains are fp32 (or wider, if the model is); frozen slices are stored as they
     // are used, since nothing ever updates them.
     group.master_dtype = p.dtype == at::kDouble ? at::kDouble : at::kFloat;
-    if (p.trainable)
-      group.storage_dtype = group.master_dtype;
-    else
-      group.storage_dtype = floating ? frozen_dtype(p, group.param_dtype) : p.dtype;
-    group.multiplied = options_.frozen.compute && p.multiplies && group.eight_bit();
+    group.offloaded = options_.cpu_offload;
+    group.rest_dtype = rest_dtype(p, group);
+    group.storage_dtype = p.trainable ? group.master_dtype : group.rest_dtype;
+    group.multiplies = options_.frozen.compute && p.multiplies && group.eight_bit_at_rest();
+    group.multiplied = group.multiplies && group.eight_bit();
     group.reduce_dtype = mixed.reduce.value_or(group.param_dtype);
     group.shard_size = shard_size_of(group.strategy, p.trainable);
-    group.offloaded = options_.cpu_offload;
     if (!p.trainable && options_.frozen.residency == Residency::resident) make_resident(group);
     group.replicas = plan_.world_size / group.shard_size;
     return group;
   }
 
-  c10::ScalarType frozen_dtype(const PlannedParameter& p, c10::ScalarType param_dtype) const {
-    const auto dtype = options_.frozen.matrix_dtype().value_or(param_dtype);
-    const bool can = p.is_matrix && param_dtype != at::kDouble;
-    return kernels::is_eight_bit(dtype) && !can ? param_dtype : dtype;
+  c10::ScalarType rest_dtype(const PlannedParameter& p, const PlannedGroup& group) const {
+    if (!at::isFloatingType(p.dtype)) return p.dtype;
+    const auto dtype = options_.frozen.matrix_dtype().value_or(group.param_dtype);
+    const bool eight_bit = kernels::is_eight_bit(dtype);
+    // Of what some set trains only the 8 bits of frozen matrices are taken over, and only where the
+    // masters are in the host store meanwhile.
+    if (p.trainable)
+      return rests_apart(p, group) && group.rest == Rest::offload ? dtype : group.param_dtype;
+    return eight_bit && !can_be_eight_bit(p, group) ? group.param_dtype : dtype;
+  }
+
+  static bool can_be_eight_bit(const PlannedParameter& p, const PlannedGroup& group) {
+    return p.is_matrix && group.param_dtype != at::kDouble;
+  }
+
+  // A matrix that rests in 8 bits, unless one of its sets keeps its masters on the device. Apart
+  // from what else its sets train even then: a set that is added later may divide groups and never
+  // joins them.
+  bool rests_apart(const PlannedParameter& p, const PlannedGroup& group) const {
+    const auto dtype = options_.frozen.matrix_dtype();
+    if (!dtype || !kernels::is_eight_bit(*dtype) || !can_be_eight_bit(p, group)) return false;
+    bool rests = false, offloads = false;
+    for (std::size_t set = 0; set < plan_.sets.size(); ++set) {
+      rests = rests || !p.trains_in(set);
+      offloads = offloads || (p.trains_in(set) && plan_.sets[set].rest == Rest::offload);
+    }
+    return rests && offloads && !group.offloaded;
   }
 
   void check_frozen_options() const {
@@ -318,13 +340,12 @@ class Planner {
     if (options_.frozen.compute && !before_)
       require<ConfigError>(
           std::any_of(plan_.groups.begin(), plan_.groups.end(),
-                      [](const PlannedGroup& group) { return group.multiplied; }),
+                      [](const PlannedGroup& group) { return group.multiplies; }),
           "FrozenOptions::compute is fp8, but no linear layer of floe's own with sides that are "
           "multiples of 16 is frozen in all phases; freeze some, or leave it out");
     // A set that is added later may take the last of them.
     if (!kernels::is_eight_bit(*dtype) || before_) return;
-    require<ConfigError>(std::any_of(plan_.groups.begin(), plan_.groups.end(),
-                                     [](const PlannedGroup& group) { return group.eight_bit(); }),
+    require<ConfigError>(std::ranges::any_of(plan_.groups, &PlannedGroup::eight_bit_at_rest),
                          "FrozenOptions::dtype asks for 8 bits, but no matrix of the model is "
                          "frozen in all phases; freeze some, or leave it out");
   }
@@ -338,7 +359,8 @@ class Planner {
   }
 
   void make_groups() {
-    std::map<std::tuple<std::vector<std::size_t>, std::uint64_t, int, int, int, bool>, std::size_t>
+    std::map<std::tuple<std::vector<std::size_t>, std::uint64_t, int, int, int, std::string_view>,
+             std::size_t>
         known;
     check_unit_strategies();
     for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
@@ -349,13 +371,14 @@ class Planner {
         if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
       }
       PlannedGroup blank = blank_group(p, units);
-      const auto key =
-          std::make_tuple(units, p.sets, static_cast<int>(blank.storage_dtype),
-                          static_cast<int>(blank.param_dtype), blank.shard_size, blank.multiplied);
+      const char* const matrices = kind_of_matrices(p, blank);
+      const auto key = std::make_tuple(units, p.sets, static_cast<int>(blank.storage_dtype),
+                                       static_cast<int>(blank.param_dtype), blank.shard_size,
+                                       std::string_view(matrices));
       const auto [place, is_new] = known.emplace(key, plan_.groups.size());
       if (is_new) {
         blank.name = str(plan_.units[units.front()].label(), units.size() > 1 ? " tied" : "", " ",
-                         kind_of(p.sets), eight_bit_suffix(blank));
+                         kind_of(p.sets), matrices);
         for (const std::size_t unit : units)
           plan_.units[unit].groups.push_back(plan_.groups.size());
         plan_.groups.push_back(std::move(blank));
@@ -369,11 +392,14 @@ class Planner {
     check_eight_bit();
   }
 
-  // A unit's frozen matrices stand beside what else is frozen in it.
-  static const char* eight_bit_suffix(const PlannedGroup& group) {
-    if (!group.eight_bit()) return "";
-    if (group.multiplied) return " fp8 products";
-    return group.storage_dtype == at::kChar ? " int8" : " fp8";
+  // A unit's matrices that are ever in 8 bits stand beside what else is frozen in it, or trains with
+  // them: what their name says of that.
+  const char* kind_of_matrices(const PlannedParameter& p, const PlannedGroup& group) const {
+    const bool multiplies = options_.frozen.compute && p.multiplies;
+    if (group.eight_bit_at_rest())
+      return multiplies ? " fp8 products" : group.rest_dtype == at::kChar ? " int8" : " fp8";
+    if (!rests_apart(p, group)) return "";
+    return multiplies ? " products" : " matrices";
   }
 
   // "frozen", "trainable", or the sets: "a+b".
@@ -483,12 +509,13 @@ class Planner {
       constexpr std::size_t kMostGroups = 64;  // a step names them by bits
       require<ConfigError>(unit.groups.size() <= kMostGroups, "unit '", unit.label(), "' has ",
                            unit.groups.size(), " groups; at most ", kMostGroups, " are possible");
-      // In any phase: what is in place while it rests may not be while it trains.
+      // In any phase: what is in place while it rests may not be while it trains, and conversely.
       const bool must_gather =
           std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
             const PlannedGroup& group = plan_.groups[g];
             return !group.in_place() ||
-                   (group.trainable && group.master_dtype != group.param_dtype);
+                   (group.trainable &&
+                    (group.master_dtype != group.param_dtype || group.eight_bit_at_rest()));
           });
       require<ConfigError>(
           unit.slot || options_.watch_operators || !must_gather, "unit '", unit.label(),
