@@ -214,42 +214,44 @@ LOWER = ["*.layers.0.mlp.*", "*.layers.1.*norm*"]
 
 def in_turn(config, state="offload"):
     """Two sets, two steps each; layer 1's matrices never train."""
-    del config["train"]["trainable"]
-    config["train"]["cycle_phases"] = True
+    config["train"] = config["train"] | {"trainable": None, "cycle_phases": True}
     config["phases"] = [{"name": name, "train": patterns, "steps": 2, "optimizer_state": state}
                         for name, patterns in (("upper", UPPER), ("lower", LOWER))]
     return config
 
 
 def test_what_rests_is_multiplied_in_8_bits(train, small_llama, write, tmp_path):
-    """In fp32, where the twin and floe make the same codes of the same rows but for a few on an edge: both sets move as the
-    twin's do, which freezes by hand, has an optimizer for each, and makes codes of what rests anew in every step."""
+    """Both sets move away from where fp32 and bf16 bring them as far as the twin's do, which freezes by hand, has an
+    optimizer for each, and makes codes of what rests anew in every step."""
     torch.set_num_threads(1)
-    config, weights, batches = small_llama(ranks=2, steps=6)
-    fp32 = ("strategy.mixed_precision.param=fp32", "strategy.frozen.compute=fp8")
-    run = train(in_turn(config), *fp32, ranks=2)
-    assert run.switches() == [(2, "upper", "lower"), (4, "lower", "upper")]
-    found = run.trained(tmp_path)
+    config, weights, batches = small_llama(ranks=2, steps=4)
+    run = train(in_turn(config), *FP8, ranks=2)
+    assert run.switches() == [(2, "upper", "lower")]
+    kept = train(in_turn(config, "keep"), *FP8, ranks=2, name="kept")
     sets = [lambda name, patterns=patterns: any(fnmatchcase(name, pattern) for pattern in patterns)
             for patterns in (UPPER, LOWER)]
 
+    def moved(ends, in_set):
+        return torch.cat([(ends[name].float() - weights[name]).flatten() for name in sorted(weights) if in_set(name)])
+
     def twin(**how):
-        return llama_twin.train(weights, batches, 6, "cpu", sets=sets, turn=2, **how)
+        return llama_twin.train(weights, batches, 4, "cpu", sets=sets, turn=2, **how).weights
 
-    def far(one, other):
-        names = sorted(name for name in weights if any(in_set(name) for in_set in sets))
-        return torch.cat([(one[name] - other[name]).flatten() for name in names]).norm().item()
+    low = {"dtype": torch.bfloat16}
+    exact, bf16, theirs, in_fp32 = twin(), twin(**low), twin(products=True, **low), twin(products=True)
+    ours, without = run.trained(tmp_path), kept.trained(tmp_path)
+    for in_set in sets:
+        def far(one, other):
+            return (moved(one, in_set) - moved(other, in_set)).norm().item()
 
-    products, exact = twin(products=True), twin()
-    assert run.values("loss_text") == pytest.approx(products.losses, rel=1e-4)
-    assert far(found, products.weights) < 0.05 * far(products.weights, exact.weights), "codes must show"
-    # Codes only of what no phase trains, as with optimizer_state: keep, are something else.
-    kept = train(in_turn(config | {"train": config["train"] | {"trainable": None}}, "keep"), *fp32, ranks=2, name="kept")
-    assert far(kept.trained(tmp_path), products.weights) > 0.3 * far(products.weights, exact.weights)
-    plans = {state: plan_of(write, in_turn(config | {"train": config["train"] | {"trainable": None}}, state),
-                            "world=2", *FP8) for state in ("offload", "drop")}
-    for offload, drop in zip(plans["offload"]["phases"], plans["drop"]["phases"], strict=True):
-        assert offload["moves"]["all_gathered_bytes"] < drop["moves"]["all_gathered_bytes"]
+        for reference in (exact, bf16):
+            assert far(ours, reference) == pytest.approx(far(theirs, reference), rel=0.03)
+        assert far(ours, theirs) == pytest.approx(far(theirs, in_fp32), rel=0.08)
+        # With `keep` only what no phase trains is multiplied in 8 bits.
+        assert far(without, exact) < 0.94 * far(theirs, exact)
+    plans = [plan_of(write, in_turn(config, state), "world=2", *FP8)["phases"] for state in ("offload", "drop")]
+    for offload, drop in zip(*plans, strict=True):
+        assert offload["moves"]["all_gathered_bytes"] < 0.9 * drop["moves"]["all_gathered_bytes"]
 
 
 def test_runs_whose_sets_rest_in_8_bits_are_resumed(train, small_llama):
