@@ -116,6 +116,32 @@ TEST(Norm, SumNormAndGradient) {
       }
 }
 
+// The longest rows, whose blocks have the most threads.
+TEST(Norm, TheLongestRows) {
+  for (const auto dtype : kDtypes) {
+    const std::int64_t pack = 16 / static_cast<std::int64_t>(c10::elementSize(dtype));
+    std::int64_t dim = 64;
+    while (kernels::norm_fits(at::empty({1, 2 * dim}, at::dtype(dtype)))) dim *= 2;
+    EXPECT_FALSE(kernels::norm_fits(at::empty({1, dim + pack}, at::dtype(dtype))));
+    const at::Tensor x = random_on_gpu({5, dim}, dtype), more = random_on_gpu({5, dim}, dtype),
+                     weight = random_on_gpu({dim}, dtype), bias = random_on_gpu({dim}, dtype),
+                     grad = random_on_gpu({5, dim}, dtype);
+    const auto out = kernels::layer_norm(x, more, weight, bias, {},
+                                         {.statistics = true, .codes = true, .kept = true});
+    const at::Tensor wide = (x + more).to(at::kDouble).requires_grad_();
+    const at::Tensor y =
+        at::layer_norm(wide, {dim}, weight.to(at::kDouble), bias.to(at::kDouble), 1e-5);
+    expect_close(out.out, y, rounding(dtype), "norm");
+    y.backward(grad.to(at::kDouble));
+    const auto back = [&](const at::Tensor& of) {
+      return kernels::layer_norm_backward(grad, of, out.mean, out.rstd, weight, {}, true, false)
+          .input;
+    };
+    expect_close(back(out.sum), wide.grad(), 3 * rounding(dtype), "gradient");
+    expect_close(back(out.kept), wide.grad(), 5e-2, "gradient from rows in 8 bits");
+  }
+}
+
 // Means a thousand times as large as what is spread around them must not cost the spread.
 TEST(Norm, RowsFarFromZero) {
   for (const std::int64_t dim : {64, 1032, 4096}) {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "floe/batch/packed_batch.h"
+#include "floe/models/flamingo/media_plan.h"
 #include "floe/models/language_model.h"
 #include "floe/models/model_input.h"
 #include "floe/nn/load.h"
@@ -103,6 +104,27 @@ TEST(Rounded, WithoutImagesAndWhenItFits) {
   const PackedBatch padded = rounded(batch, /*media_token=*/-1);
   EXPECT_EQ(padded.num_tokens(), 1024);
   EXPECT_EQ(padded.image_offsets[-1].item<std::int64_t>(), 0);
+}
+
+// The kernels of an accelerator are told the longest sequence for the longest span, which would not
+// follow from the size of the batch. Pages, and sequences of padding, that look at nothing or at the
+// zero image stand next to each other.
+TEST(Rounded, NoSpanIsLongerThanTheLongestSequence) {
+  const std::vector<Page> text{{40, 1, 1, {0}}, {30, 0, 0, {}}, {37, 0, 0, {}}},
+      zero_image{{20, 0, 1, {0}}, {25, 0, 1, {0}}},
+      many(33, Page{40, 1, 1, {0}});  // with several sequences of padding
+  for (const auto* pages : {&text, &zero_image, &many})
+    for (const bool round : {false, true}) {
+      const PackedBatch given = test::batch_of_pages(*pages);
+      const PackedBatch batch = round ? rounded(given, test::kMedia) : given;
+      const auto segments =
+          std::make_shared<const nn::Segments>(batch.sequence_offsets, at::Tensor(), at::kCPU);
+      const models::MediaPlan plan(batch, segments, models::media_times(batch, test::kMedia), {},
+                                   at::kMeta);
+      ASSERT_NE(plan.packed(), nullptr);
+      EXPECT_LE(plan.packed()->tokens.longest, segments->longest())
+          << pages->size() << (round ? " pages, rounded" : " pages");
+    }
 }
 
 TEST(BucketSize, GrowsByAnEighthAtMost) {

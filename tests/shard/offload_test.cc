@@ -9,9 +9,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "floe/comm/world.h"
+#include "floe/core/str.h"
 #include "floe/models/transformer.h"
+#include "floe/nn/layers.h"
 #include "floe/optim/optimizers/adamw.h"
 #include "floe/shard/engine.h"
 #include "floe/shard/plan/plan.h"
@@ -149,6 +152,52 @@ void counts_of_the_allocator(int ranks) {
 TEST(Offload, CountsOfTheAllocatorOnOneRank) { counts_of_the_allocator(1); }
 TEST(Offload, CountsOfTheAllocatorOfOneOfTwo) { counts_of_the_allocator(2); }
 TEST(Offload, CountsOfTheAllocatorOfOneOfFour) { counts_of_the_allocator(4); }
+
+// Groups of one size take turns with the same buffers, and a copy of one to the host takes many
+// times as long as the product that fills it again.
+constexpr std::int64_t kWide = 4096;
+struct Wide : nn::Module {
+  Wide() {
+    for (int i = 0; i < 6; ++i)
+      layers.push_back(child<nn::Linear>(str("layer", i), kWide, kWide, true));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = x;
+    for (const auto& layer : layers) y = layer(y);
+    return y.square().mean();
+  }
+  std::vector<nn::Ptr<nn::Linear>> layers;
+};
+
+std::map<std::string, at::Tensor> gradients_of(int ranks, bool offload) {
+  const auto model = std::make_shared<Wide>();
+  shard::ShardOptions options;
+  options.world = comm::World::fake(0, ranks, kGpu);
+  options.strategy = shard::Strategy::no_shard;
+  options.cpu_offload = offload;
+  const auto engine = shard::fully_shard(model, {.units = {"Linear"}}, options);
+  at::manual_seed(1);
+  const at::Tensor x = at::randn({16, kWide}).to(kGpu);
+  for (int step = 0; step < 3; ++step) {  // the first one waits for memory that is page-locked
+    engine->clear_gradients();
+    nn::call(*model, x).backward();
+  }
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& parameter : nn::named_parameters(*model))
+    gradients[parameter.name] = engine->full_gradient(parameter.name);
+  return gradients;
+}
+
+TEST(Offload, ABufferIsFilledAgainWhenItsCopyIsOver) {
+  for (const int ranks : {1, 2}) {  // of two the buffer is reduced before it leaves
+    const auto here = gradients_of(ranks, false), away = gradients_of(ranks, true);
+    ASSERT_EQ(away.size(), here.size());
+    for (const auto& [name, gradient] : here)
+      EXPECT_LE((away.at(name) - gradient).norm().item<double>(),
+                1e-4 * gradient.norm().item<double>())
+          << name << " on one of " << ranks;
+  }
+}
 
 }  // namespace
 }  // namespace floe::offload_test

@@ -63,8 +63,12 @@ bool usable(std::initializer_list<at::Tensor> tensors) {
 }
 
 bool norm_fits(const at::Tensor& x) {
+  constexpr std::int64_t kMostPacks = 2048;
+#ifdef FLOE_CUDA
+  static_assert(kMostPacks == kMostNormPacks);
+#endif
   const std::int64_t dim = x.size(-1), pack = 16 / static_cast<std::int64_t>(x.element_size());
-  return dim > 0 && dim % pack == 0 && dim / pack <= 4096;
+  return dim > 0 && dim % pack == 0 && dim / pack <= kMostPacks;
 }
 
 std::int64_t norm_strips(const at::Tensor& x) {

@@ -31,6 +31,7 @@ void launch_gated_gelu_backward(Type type, const void* grad, const void* u, cons
                                 void* input_grad, void* out, float* partial_sums,
                                 std::int64_t numel, cudaStream_t stream);
 
+constexpr int kMostNormPacks = 2048;  // of 16 bytes, in a row
 struct NormShape {
   std::int64_t rows = 0, dim = 0;  // a row's bytes are a multiple of 16
   float eps = 0;

@@ -9,8 +9,12 @@ namespace floe::kernels {
 namespace {
 
 // A row belongs to blockDim.x threads, each of which keeps up to kPacks packs of it in registers,
-// as they are stored; a block has blockDim.y rows.
-constexpr int kMaxWarps = 32;
+// as they are stored; a block has blockDim.y rows. It has no more threads than can have 128
+// registers each, which is what the compiler gives those with four packs: with more the kernel
+// would not start.
+constexpr int kMostPacks = 4;  // of a thread
+constexpr int kMaxWarps = kMostNormPacks / (32 * kMostPacks);
+static_assert(32 * kMaxWarps * 128 <= 65536);
 
 // The first column of a thread's pack p.
 template <class T>
@@ -298,7 +302,7 @@ void with_packs(const NormShape& shape, const Shares& shares, const Body& body) 
   const std::int64_t of_row = shape.dim / Pack<T>::kSize;
   if (of_row <= shares.one) return body(std::integral_constant<int, 1>{});
   if (of_row <= shares.two) return body(std::integral_constant<int, 2>{});
-  body(std::integral_constant<int, 4>{});
+  body(std::integral_constant<int, kMostPacks>{});
 }
 
 }  // namespace

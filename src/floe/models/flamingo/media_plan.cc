@@ -126,13 +126,19 @@ void MediaPlan::pack(const std::vector<std::int64_t>& image_of_token) {
   std::vector<int> tokens{0}, images_before{0};
   std::vector<std::int64_t> images;
   std::int64_t longest = 0;
-  for (std::size_t first = 0, end = 0; first < image_of_token.size(); first = end) {
-    const std::int64_t image = image_of_token[first];
-    for (end = first + 1; end < image_of_token.size() && image_of_token[end] == image;) ++end;
-    if (image >= 0) images.push_back(image);
-    tokens.push_back(static_cast<int>(end));
-    images_before.push_back(static_cast<int>(images.size()));
-    longest = std::max(longest, static_cast<std::int64_t>(end - first));
+  // A span ends with its page, though the next one's tokens may look at nothing as well: so none is
+  // longer than the longest sequence.
+  for (const Page& page : pages_) {
+    const auto page_end = static_cast<std::size_t>(page.first_token + page.tokens);
+    for (auto first = static_cast<std::size_t>(page.first_token), end = first; first < page_end;
+         first = end) {
+      const std::int64_t image = image_of_token[first];
+      for (end = first + 1; end < page_end && image_of_token[end] == image;) ++end;
+      if (image >= 0) images.push_back(image);
+      tokens.push_back(static_cast<int>(end));
+      images_before.push_back(static_cast<int>(images.size()));
+      longest = std::max(longest, static_cast<std::int64_t>(end - first));
+    }
   }
   if (images.empty()) return;
   if (rule_.rounded) {

@@ -131,6 +131,7 @@ bool GroupGradient::take_over(const at::Tensor& gradient) {
 
 void GroupGradient::close_buffer() {
   buffer_ = at::Tensor();
+  if (std::exchange(buffer_leaves_, false)) flight_.hold_compute();
   if (pooled_.defined())
     context_.gradient_pool.give_back(std::move(pooled_), context_.forecast->gradient_buffer_ahead(
                                                              group_.plan().gradient_bytes()));
@@ -285,6 +286,7 @@ bool GroupGradient::buffer_is_free() const {
 void GroupGradient::finish_scatter() {
   if (!scatter_.pending()) {
     if (holds_buffer()) finish_average();
+    if (buffer_leaves_) let_go_of_buffer();
     return;
   }
   const bool average_due = std::exchange(average_due_, false);  // not where this half has failed
@@ -303,6 +305,7 @@ void GroupGradient::finish_average() {
 void GroupGradient::finish_reduce() {
   if (scatter_.pending()) finish_scatter();
   finish_average();
+  if (buffer_leaves_) let_go_of_buffer();
 }
 
 void GroupGradient::wait_for(SideOp& op) {
@@ -315,6 +318,10 @@ void GroupGradient::end_reduce() {
   const at::AutoGradMode grad_off(false);
   take_result();
   result_ = at::Tensor();
+  if (!buffer_leaves_) let_go_of_buffer();
+}
+
+void GroupGradient::let_go_of_buffer() {
   close_buffer();
   enter(slice_partial_ ? GradientState::partial : GradientState::reduced);
 }
@@ -331,6 +338,7 @@ void GroupGradient::take_result() {
       return {};
     });
     context_.moves.keeps(values);
+    buffer_leaves_ = pooled_.defined() && values.is_alias_of(pooled_);
     (first ? slice_ : landing_) = host;
   } else if (!first) {
     slice_.add_(result_);

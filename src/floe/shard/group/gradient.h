@@ -9,6 +9,9 @@
 // next one fills. Where nothing is sliced and dtypes agree, the buffer is the gradient itself.
 // GradientState says which of these are held when.
 //
+// A slice in host memory is copied there behind backward. Where nothing is sliced the copy reads
+// the buffer itself: it then counts as being reduced, and what fills it next stands behind the copy.
+//
 // Note [Sums over copies]
 // Where ranks hold copies of a slice, the reduce-scatter is followed by an all-reduce between
 // them, as a rule over a slower network. It needs only the result, so the buffer goes back to the
@@ -121,6 +124,9 @@ class GroupGradient final : public nn::GradientPlaces {
   // Puts the reduction's result into the slice.
   void end_reduce();
   void take_result();
+  // Nothing of the reduction needs the buffer any more, but for a copy that what fills it next
+  // waits for.
+  void let_go_of_buffer();
   // Waits for a copy into host memory that is under way.
   void land() const;
   void forget_slice();
@@ -143,6 +149,7 @@ class GroupGradient final : public nn::GradientPlaces {
   bool slice_partial_ = false;  // the slice has, or gets, sums that leave copies out
   mutable SideOp flight_;       // of a copy into host memory: of the slice, or of ...
   mutable at::Tensor landing_;  // ... what is to be added to it
+  bool buffer_leaves_ = false;  // it copies from `pooled_`
   std::vector<bool> filled_;    // which parameters have a value in `buffer_`
   std::vector<bool> given_;     // ... were given their place in it, and have not arrived since
   std::vector<bool> arrived_;   // ... received one in this backward

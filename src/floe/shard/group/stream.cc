@@ -14,11 +14,14 @@ void SideOp::wait() {
   if (!std::exchange(pending_, false)) return;
   work_.wait();
   if (const auto then = std::exchange(then_, nullptr)) then();
-  if (done_) {
-    const c10::impl::VirtualGuardImpl guard(done_->device_type());
-    done_->block(guard.getStream(done_->device()));
-    done_.reset();
-  }
+  hold_compute();
+  done_.reset();
+}
+
+void SideOp::hold_compute() const {
+  if (!done_) return;
+  const c10::impl::VirtualGuardImpl guard(done_->device_type());
+  done_->block(guard.getStream(done_->device()));
 }
 
 void SideOp::wait_on_host() {

@@ -38,6 +38,8 @@ class SideOp {
   double timed_wait();
   // Makes the host wait for the result.
   void wait_on_host();
+  // Makes the compute stream wait, while whoever reads the result still has to.
+  void hold_compute() const;
   bool pending() const { return pending_; }
   // Pending, and known to be over: `wait` costs nothing.
   bool done() const { return pending_ && !done_ && work_.done(); }
