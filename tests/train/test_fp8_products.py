@@ -252,6 +252,10 @@ def test_what_rests_is_multiplied_in_8_bits(train, small_llama, write, tmp_path)
     plans = [plan_of(write, in_turn(config, state), "world=2", *FP8)["phases"] for state in ("offload", "drop")]
     for offload, drop in zip(*plans, strict=True):
         assert offload["moves"]["all_gathered_bytes"] < 0.9 * drop["moves"]["all_gathered_bytes"]
+    text = subprocess.run([FLOE, "plan", write(in_turn(config)), "world=2", *FP8], capture_output=True, text=True,
+                          env=environment()).stdout
+    assert text.count("fp32→bf16, rests fp8 ") == 2
+    assert "A switch of phases moves 8 bytes of each rank for every group that rests in 8 bits, and no parameter." in text
 
 
 def test_runs_whose_sets_rest_in_8_bits_are_resumed(train, small_llama):

@@ -169,10 +169,16 @@ shard::PlannedGroup in_training(shard::PlannedGroup group) {
   return group;
 }
 
+bool rests_in_eight_bit(const shard::PlannedGroup& group) {
+  return group.trainable && group.eight_bit_at_rest();
+}
+
 std::string stored(const shard::PlannedGroup& group) {
+  const std::string rest =
+      rests_in_eight_bit(group) ? str(", rests ", name_of(group.rest_dtype)) : "";
   if (group.storage_dtype == group.param_dtype || group.multiplied)
-    return std::string(name_of(group.storage_dtype));
-  return str(name_of(group.storage_dtype), "→", name_of(group.param_dtype));
+    return str(name_of(group.storage_dtype), rest);
+  return str(name_of(group.storage_dtype), "→", name_of(group.param_dtype), rest);
 }
 
 std::string units_table(const shard::ShardPlan& plan) {
@@ -291,7 +297,14 @@ std::string phase_moves_table(const PlanReport& report) {
     table.row({phase.set.name, str(moved.gathers), some(moved.gathered), str(moved.reduce_scatters),
                some(moved.reduce_scattered), str(moved.all_reduces), some(moved.all_reduced)});
   }
-  return table.text() + "A switch of phases moves nothing between ranks.\n";
+  const bool rows_are_shared = std::any_of(
+      report.plan.groups.begin(), report.plan.groups.end(), [](const shard::PlannedGroup& group) {
+        return rests_in_eight_bit(group) && group.shard_size > 1;
+      });
+  return table.text() + (rows_are_shared
+                             ? "A switch of phases moves 8 bytes of each rank for every "
+                               "group that rests in 8 bits, and no parameter.\n"
+                             : "A switch of phases moves nothing between ranks.\n");
 }
 
 std::string moves_table(const PlanReport& report) {
