@@ -236,3 +236,12 @@ def test_configurations_of_the_older_form(lm, tmp_path, forward):
     model = tf.CLIPModel.from_pretrained(tmp_path / "vision").eval()
     assert model.config.vision_config.hidden_act == "quick_gelu"
     check_hugging_face(seen_by(forward, lm, tmp_path / "vision", False), model)
+
+
+@pytest.mark.parametrize("act", ["relu", "silu"])
+def test_other_activations_are_written_as_they_are(act, lm, tmp_path, forward):
+    model = hf_clip(hidden_act=act)
+    model.save_pretrained(tmp_path / "vision")
+    ours = save("clip", flamingo(lm, tmp_path / "vision"), tmp_path / "ours")
+    tower = tf.CLIPVisionModelWithProjection.from_pretrained(ours).eval()
+    check_hugging_face(seen_by(forward, lm, tmp_path / "vision", False), tower)
