@@ -151,6 +151,8 @@ CASES = {
     "rope_without_type": (config(rope_scaling={"factor": 2.0}), 2, ["'rope_scaling' is", "rope_type"]),
     "rope_without_factor": (config(rope_scaling={"rope_type": "linear"}), 2, ["'rope_scaling.factor' is missing"]),
     "another_width": (config(intermediate_size=50), 1, ["has shape [48, 32], the model needs [50, 32]"]),
+    "fewer_tokens": (config(vocab_size=90), 1, [f"'{TABLE}'", "has shape [96, 32], the model needs [90, 32]"]),
+    "more_tokens": (config(vocab_size=99), 1, ["'lm_head.weight'", "has shape [96, 32], the model needs [99, 32]"]),
     "more_layers": (config(num_hidden_layers=3), 1, ["'model.layers.2.input_layernorm.weight' [32] is missing", "model.layers.2.* (9 tensors)"]),
 }
 
