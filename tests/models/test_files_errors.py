@@ -148,7 +148,11 @@ CASES = {
     "odd_heads": (config(num_key_value_heads=3), 2, ["4 heads cannot share 3 key-value heads"]),
     "activation": (config(hidden_act="mish"), 2, ["'hidden_act' is \"mish\""]),
     "rope": (config(rope_scaling={"rope_type": "yarn", "factor": 2.0}), 2, ["rope_type", "yarn"]),
+    "rope_without_type": (config(rope_scaling={"factor": 2.0}), 2, ["'rope_scaling' is", "rope_type"]),
+    "rope_without_factor": (config(rope_scaling={"rope_type": "linear"}), 2, ["'rope_scaling.factor' is missing"]),
     "another_width": (config(intermediate_size=50), 1, ["has shape [48, 32], the model needs [50, 32]"]),
+    "fewer_tokens": (config(vocab_size=90), 1, [f"'{TABLE}'", "has shape [96, 32], the model needs [90, 32]"]),
+    "more_tokens": (config(vocab_size=99), 1, ["'lm_head.weight'", "has shape [96, 32], the model needs [99, 32]"]),
     "more_layers": (config(num_hidden_layers=3), 1, ["'model.layers.2.input_layernorm.weight' [32] is missing", "model.layers.2.* (9 tensors)"]),
 }
 
@@ -167,6 +171,23 @@ def test_language_model(case, good, tmp_path, run_forward):
     shutil.copytree(good / ("sharded" if "shard" in case or "index" in case else "single"), folder)
     harm(folder)
     check(run_forward(write_yaml(tmp_path / "model.yaml", causal_lm(folder)), "none", "none"), code, parts)
+
+
+# What MPT's own code computes and floe does not.
+MPT = {
+    "norm_type": ("rmsnorm", "'norm_type' is \"rmsnorm\""),
+    "ffn_config": ({"ffn_type": "mptmlp", "ffn_act_fn": {"name": "silu"}}, "'ffn_config.ffn_act_fn.name' is \"silu\""),
+    "attn_config": ({"sliding_window_size": 4}, "'attn_config.sliding_window_size' is 4"),
+    "final_logit_softcapping": (30.0, "'final_logit_softcapping' is 30.0"),
+}
+
+
+@pytest.mark.parametrize("key", MPT)
+def test_mpt(key, tmp_path, run_forward):
+    value, part = MPT[key]
+    language_model("mpt").save_pretrained(tmp_path / "lm")
+    config(**{key: value})(tmp_path / "lm")
+    check(run_forward(write_yaml(tmp_path / "model.yaml", causal_lm(tmp_path / "lm")), "none", "none"), 2, [part])
 
 
 def golden(goldens, tmp_path, **more):

@@ -178,3 +178,70 @@ def test_floe_to_hugging_face(source, lm, tmp_path, forward):
     # And back again.
     back = save("open_clip", flamingo(lm, ours), tmp_path / "back")
     assert_same(tensors_in(back), tensors_in(save("open_clip", flamingo(lm, vision), tmp_path / "direct")))
+
+
+def refused(run_forward, lm, vision, tmp_path, *parts):
+    model = tmp_path / "refused.yaml"
+    model.write_text(json.dumps(flamingo(lm, vision)))
+    done = run_forward(model, "none", "none")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    for part in parts:
+        assert part in done.stderr, done.stderr
+
+
+# As open_clip has them for ViT-L-14 of OpenAI, and of LAION-2B (laion2b_s32b_b82k).
+CLIP_COLOURS = dict(mean=[0.48145466, 0.4578275, 0.40821073], std=[0.26862954, 0.26130258, 0.27577711])
+OTHER_COLOURS = dict(mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5])
+
+
+def test_pictures_that_floe_does_not_make_are_refused_by_open_clip(lm, tmp_path, forward, run_forward):
+    model, config = clip()
+    folder = save_open_clip(model, config, tmp_path / "vision")
+    file = folder / "open_clip_config.json"
+    usual = dict(CLIP_COLOURS, interpolation="bicubic", resize_mode="shortest")
+    file.write_text(json.dumps({"model_cfg": config, "preprocess_cfg": usual}))
+    check_open_clip(seen_by(forward, lm, folder, True), model)
+    for key, value in dict(OTHER_COLOURS, interpolation="bilinear", resize_mode="squash").items():
+        file.write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {**usual, key: value}}))
+        refused(run_forward, lm, folder, tmp_path, "open_clip_config.json", f"'preprocess_cfg.{key}'")
+
+
+def test_pictures_that_floe_does_not_make_are_refused_by_hugging_face(lm, tmp_path, forward, run_forward):
+    model = hf_clip()
+    model.save_pretrained(tmp_path / "vision")
+    file = tmp_path / "vision" / "preprocessor_config.json"
+    usual = tf.CLIPImageProcessor().to_dict()
+    file.write_text(json.dumps(usual))
+    check_hugging_face(seen_by(forward, lm, tmp_path / "vision", False), model)
+    others = {f"image_{key}": value for key, value in OTHER_COLOURS.items()}
+    for key, value in dict(others, resample=2, do_normalize=False, do_center_crop=False).items():
+        file.write_text(json.dumps({**usual, key: value}))
+        refused(run_forward, lm, tmp_path / "vision", tmp_path, "preprocessor_config.json", f"'{key}'")
+
+
+def test_a_norm_of_the_pooled_token_alone_is_refused(lm, tmp_path, run_forward):
+    """Then open_clip hands image tokens on without the norm, whatever version it is."""
+    folder = save_open_clip(*clip(final_ln_after_pool=True), tmp_path / "vision")
+    refused(run_forward, lm, folder, tmp_path, "vision_cfg.final_ln_after_pool' is true")
+
+
+def test_configurations_of_the_older_form(lm, tmp_path, forward):
+    """With both tables transformers takes vision_config_dict, and its own defaults for what that leaves out."""
+    hf_clip().save_pretrained(tmp_path / "vision")
+    file = tmp_path / "vision" / "config.json"
+    config = json.loads(file.read_text())
+    newer = {key: value for key, value in config["vision_config"].items() if key != "hidden_act"}
+    config["vision_config"].update(hidden_act="gelu", num_attention_heads=4)
+    file.write_text(json.dumps({**config, "vision_config_dict": newer}))
+    model = tf.CLIPModel.from_pretrained(tmp_path / "vision").eval()
+    assert model.config.vision_config.hidden_act == "quick_gelu"
+    check_hugging_face(seen_by(forward, lm, tmp_path / "vision", False), model)
+
+
+@pytest.mark.parametrize("act", ["relu", "silu"])
+def test_other_activations_are_written_as_they_are(act, lm, tmp_path, forward):
+    model = hf_clip(hidden_act=act)
+    model.save_pretrained(tmp_path / "vision")
+    ours = save("clip", flamingo(lm, tmp_path / "vision"), tmp_path / "ours")
+    tower = tf.CLIPVisionModelWithProjection.from_pretrained(ours).eval()
+    check_hugging_face(seen_by(forward, lm, tmp_path / "vision", False), tower)

@@ -94,6 +94,17 @@ std::vector<std::string> HfConfig::texts(const std::string& key) const {
   return texts;
 }
 
+std::vector<double> HfConfig::numbers(const std::string& key) const {
+  std::vector<double> numbers;
+  if (!has(key)) return numbers;
+  if (!find(key)->is_array()) wrong(key, "a list of numbers");
+  for (const nlohmann::json& item : *find(key)) {
+    if (!item.is_number()) wrong(key, "a list of numbers");
+    numbers.push_back(item.get<double>());
+  }
+  return numbers;
+}
+
 HfConfig HfConfig::section(const std::string& key) const {
   const nlohmann::json* value = find(key);
   if (value && !value->is_object()) wrong(key, "a table");

@@ -38,6 +38,7 @@ class HfConfig {
   bool is_text(const std::string& key) const;
   // Of a list; a list with anything else in it is an error.
   std::vector<std::string> texts(const std::string& key) const;
+  std::vector<double> numbers(const std::string& key) const;
   // A table inside; empty when it is missing.
   HfConfig section(const std::string& key) const;
   Activation activation(const std::string& key, const std::string& otherwise) const;

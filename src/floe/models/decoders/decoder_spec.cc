@@ -10,10 +10,13 @@ nn::RotarySpec rotary_from(const HfConfig& config, std::int64_t dim, double defa
   spec.theta = newer.number("rope_theta", config.number("rope_theta", default_theta));
   const std::string table = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
   const HfConfig scaling = config.section(table);
+  config.only(scaling.has("rope_type") || scaling.has("type") || !scaling.has("factor"), table,
+              "a table that has \"rope_type\"");
   const std::string kind = scaling.text("rope_type", scaling.text("type", "default"));
   scaling.only(kind == "default" || kind == "linear" || kind == "llama3", "rope_type",
                "default, linear or llama3");
   if (kind == "default") return spec;
+  scaling.only(scaling.has("factor"), "factor", "a number");
   nn::RotaryScaling stretched{.factor = scaling.number("factor", 1)};
   if (kind == "llama3") {
     stretched.kind = nn::RotaryScaling::Kind::llama3;

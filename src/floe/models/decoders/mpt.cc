@@ -36,6 +36,19 @@ void take_positions(DecoderSpec& spec, const HfConfig& attention, const std::str
   }
 }
 
+// Transformers ignores these too, but not the code that MPT was published with.
+void refuse_other_layers(const HfConfig& config, const HfConfig& attention) {
+  const std::string norm = config.text("norm_type", "low_precision_layernorm");
+  config.only(norm == "layernorm" || norm == "low_precision_layernorm", "norm_type",
+              "\"layernorm\" or \"low_precision_layernorm\"");
+  const HfConfig activation = config.section("ffn_config").section("ffn_act_fn");
+  activation.only(activation.text("name", "gelu") == "gelu", "name", "\"gelu\"");
+  activation.only(activation.text("approximate", "none") == "none", "approximate", "\"none\"");
+  attention.only(attention.number("sliding_window_size", -1) == -1, "sliding_window_size", "-1");
+  attention.only(!attention.has("attn_logit_softcapping"), "attn_logit_softcapping", "null");
+  config.only(!config.has("final_logit_softcapping"), "final_logit_softcapping", "null");
+}
+
 }  // namespace
 
 DecoderSpec mpt_spec(const HfConfig& config) {
@@ -44,6 +57,7 @@ DecoderSpec mpt_spec(const HfConfig& config) {
   attention.only(attention.text("attn_type", "multihead_attention") == "multihead_attention",
                  "attn_type", "\"multihead_attention\"");
   attention.only(!attention.flag("prefix_lm", false), "prefix_lm", "false");
+  refuse_other_layers(config, attention);
   spec.norm_eps = config.number("layer_norm_epsilon", 1e-5);
   spec.attention_dropout = attention.number("attn_pdrop", 0);
   spec.attention_scale = attention.number("softmax_scale", 0);

@@ -1,6 +1,8 @@
 #include "floe/models/vision/vision_files.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <filesystem>
 
 #include "floe/core/error.h"
@@ -25,8 +27,40 @@ bool any_begins(const TensorSource& source, const std::string& prefix) {
                      [&](const std::string& name) { return name.starts_with(prefix); });
 }
 
+// Pictures are made as OpenAI's CLIP wants them (image/transform.h): a tower that learned from others
+// would see every colour shifted.
+void check_colours(const HfConfig& pictures, const std::string& mean, const std::string& std) {
+  const auto near = [&](const std::string& key, const std::array<double, 3>& ours) {
+    const std::vector<double> theirs = pictures.numbers(key);
+    const bool same = std::equal(theirs.begin(), theirs.end(), ours.begin(), ours.end(),
+                                 [](double a, double b) { return std::abs(a - b) < 1e-4; });
+    pictures.only(theirs.empty() || same, key, str("[", join(ours), "]"));
+  };
+  near(mean, {0.48145466, 0.4578275, 0.40821073});
+  near(std, {0.26862954, 0.26130258, 0.27577711});
+}
+
+void check_open_clip_pictures(const HfConfig& pictures) {
+  check_colours(pictures, "mean", "std");
+  pictures.only(pictures.text("interpolation", "bicubic") == "bicubic", "interpolation",
+                "\"bicubic\"");
+  pictures.only(pictures.text("resize_mode", "shortest") == "shortest", "resize_mode",
+                "\"shortest\"");
+}
+
+void check_hugging_face_pictures(const std::string& folder) {
+  const std::string file = folder + "/preprocessor_config.json";
+  if (!fs::exists(file)) return;
+  const HfConfig pictures(parse_json(read_text(file, kMostVisionConfigBytes), file), file);
+  check_colours(pictures, "image_mean", "image_std");
+  pictures.only(pictures.integer("resample", 3) == 3, "resample", "3 (bicubic)");
+  for (const char* key : {"do_normalize", "do_center_crop"})
+    pictures.only(pictures.flag(key, true), key, "true");
+}
+
 VisionSpec open_clip_spec(const nlohmann::json& json, const std::string& file) {
   const HfConfig whole(json, file);
+  check_open_clip_pictures(whole.section("preprocess_cfg"));
   const HfConfig model = whole.has("model_cfg") ? whole.section("model_cfg") : whole;
   const HfConfig vision = model.section("vision_cfg");
   vision.only(!vision.has("timm_model_name"), "timm_model_name", "CLIP's own ViT");
@@ -34,8 +68,8 @@ VisionSpec open_clip_spec(const nlohmann::json& json, const std::string& file) {
   vision.only(!vision.flag("attentional_pool", false), "attentional_pool", "false");
   vision.only(!vision.flag("no_ln_pre", false), "no_ln_pre", "false");
   vision.only(vision.text("pool_type", "tok") == "tok", "pool_type", "\"tok\"");
-  for (const char* key : {"qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner",
-                          "scale_attn", "scale_fc"})
+  for (const char* key : {"final_ln_after_pool", "qk_norm", "scaled_cosine_attn", "scale_heads",
+                          "scale_attn_inner", "scale_attn", "scale_fc"})
     vision.only(!vision.flag(key, false), key, "false");
   vision.only(vision.text("pos_embed_type", "learnable") == "learnable", "pos_embed_type",
               "\"learnable\"");
@@ -59,7 +93,9 @@ VisionSpec hugging_face_spec(const nlohmann::json& json, const std::string& file
   const std::string type = whole.text("model_type", "");
   whole.only(type == "clip" || type == "clip_vision_model", "model_type",
              "\"clip\" or \"clip_vision_model\"");
-  const HfConfig vision = type == "clip" ? whole.section("vision_config") : whole;
+  // Where older files have both tables, transformers takes the second.
+  const char* table = whole.has("vision_config_dict") ? "vision_config_dict" : "vision_config";
+  const HfConfig vision = type == "clip" ? whole.section(table) : whole;
   VisionSpec spec;
   spec.image_size = vision.side("image_size", 224);
   spec.layers = vision.integer("num_hidden_layers", 12);
@@ -129,6 +165,7 @@ void read_config(const std::string& folder, VisionFiles& files) {
     return;
   }
   files.spec = hugging_face_spec(parse_json(read_text(hf, kMostVisionConfigBytes), hf), hf);
+  check_hugging_face_pictures(folder);
   files.names = VisionNames::hugging_face;
 }
 

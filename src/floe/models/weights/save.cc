@@ -194,10 +194,23 @@ nlohmann::ordered_json open_clip_config(const VisionSpec& spec) {
             {"text_cfg", nlohmann::ordered_json::object()}}}};
 }
 
+// Open_clip's towers have no other activations.
+bool fits_open_clip(const VisionSpec& spec) {
+  return spec.activation == Activation::quick_gelu || spec.activation == Activation::gelu;
+}
+
+const char* hugging_face_name(Activation activation) {
+  switch (activation) {
+    case Activation::relu: return "relu";
+    case Activation::gelu: return "gelu";
+    case Activation::gelu_tanh: return "gelu_pytorch_tanh";
+    case Activation::quick_gelu: return "quick_gelu";
+    case Activation::silu: return "silu";
+  }
+  return "";
+}
+
 nlohmann::ordered_json clip_vision_config(const VisionSpec& spec, DType dtype) {
-  const char* activation = spec.activation == Activation::quick_gelu  ? "quick_gelu"
-                           : spec.activation == Activation::gelu_tanh ? "gelu_pytorch_tanh"
-                                                                      : "gelu";
   nlohmann::ordered_json config{
       {"architectures", {spec.embed_dim > 0 ? "CLIPVisionModelWithProjection" : "CLIPVisionModel"}},
       {"model_type", "clip_vision_model"},
@@ -208,7 +221,7 @@ nlohmann::ordered_json clip_vision_config(const VisionSpec& spec, DType dtype) {
       {"num_hidden_layers", spec.layers},
       {"num_attention_heads", spec.heads},
       {"num_channels", 3},
-      {"hidden_act", activation},
+      {"hidden_act", hugging_face_name(spec.activation)},
       {"layer_norm_eps", spec.norm_eps},
       {"torch_dtype", torch_name(dtype)},
   };
@@ -347,9 +360,8 @@ void save_flamingo_config(LanguageModel& model, const ModelConfig& config, bool 
   const FlamingoSpec& spec = dynamic_cast<const Flamingo&>(model).spec();
   write_json(folder + "/config.json",
              exported_config(config, spec, written_lm_config(config.lm, spec.lm.vocab, dtype),
-                             spec.vision.activation == Activation::gelu_tanh
-                                 ? clip_vision_config(spec.vision, dtype)
-                                 : open_clip_config(spec.vision),
+                             fits_open_clip(spec.vision) ? open_clip_config(spec.vision)
+                                                         : clip_vision_config(spec.vision, dtype),
                              with_adapters));
 }
 
@@ -376,7 +388,7 @@ void save_vision(LanguageModel& model, VisionNames names, const std::string& fol
     return;
   }
   require<ConfigError>(
-      spec.activation == Activation::quick_gelu || spec.activation == Activation::gelu,
+      fits_open_clip(spec),
       "open_clip's towers have GELU or quick-GELU, this one has another activation; "
       "save it in Hugging Face's layout");
   write_safetensors(tensors, folder + "/open_clip_model.safetensors", whole, options, [&] {

@@ -154,7 +154,9 @@ class Assembly {
   void take(const nn::NamedParameter& parameter, const Place& from, const TensorInfo* found) {
     const Shape shape = parameter.tensor.sizes().vec();
     const bool table = hf_name(parameter.name) == info().parts.embed + ".weight";
-    const bool resizable = table || hf_name(parameter.name) == info().parts.head + ".weight";
+    // Only a Flamingo's vocabulary follows the tokenizer; a model alone keeps that of its files.
+    const bool resizable = info().kind == "flamingo" &&
+                           (table || hf_name(parameter.name) == info().parts.head + ".weight");
     const bool other_rows = resizable && found->shape.size() == 2 && shape[1] == found->shape[1];
     if (found->shape != shape && !other_rows)
       return defects_.misshapen(found->name, found->shape, shape, from.path());
