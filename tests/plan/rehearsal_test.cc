@@ -132,6 +132,23 @@ TEST(Rehearsal, ModulesBehindTheShareKeepEverything) {
   EXPECT_GT(step_of({}, /*measured=*/false).trace.memory.peak, before);
 }
 
+// What the forward of an update's last pass leaves is what that of its only one does: sums of the
+// gradients of passes before it are not for its backward.
+TEST(Rehearsal, GradientsOfEarlierPassesAreNotKeptForBackward) {
+  for (const char* way :
+       {"strategy.accumulate=reduced", "strategy.accumulate=local", "strategy.sharding=no_shard"}) {
+    const auto step_of = [&](const char* passes) {
+      return rehearsed(plan::make_report(
+          plan::subject_of(config_of(2, {"train.trainable=[\"*\"]", way, passes}))));
+    };
+    const plan::StepReport one = step_of("train.gradient_accumulation=1"),
+                           several = step_of("train.gradient_accumulation=3");
+    EXPECT_EQ(several.trace.memory.kept_by_unit, one.trace.memory.kept_by_unit) << way;
+    EXPECT_EQ(several.trace.memory.kept_outside, one.trace.memory.kept_outside) << way;
+    EXPECT_GT(several.trace.memory.peak, one.trace.memory.peak) << way;
+  }
+}
+
 TEST(Rehearsal, CollectivesAreThoseOfThePlan) {
   for (const char* sharding : {"full_shard", "shard_grad_op", "no_shard", "hybrid"}) {
     const plan::PlanReport report = plan::make_report(plan::subject_of(

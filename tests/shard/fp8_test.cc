@@ -6,6 +6,7 @@
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -219,6 +220,20 @@ TEST(Plan, RefusesWhatCannotBe) {
   EXPECT_TRUE(refusal([](auto& o) { o.watch_operators = true; }).find("watched operators") !=
               std::string::npos);
   EXPECT_EQ(refusal([](auto& o) { o.frozen.dtype = kFp8; }), "nothing was thrown");
+}
+
+TEST(Plan, ValuesThatAreNotFiniteAreRefused) {
+  const auto model = std::make_shared<models::Transformer>(kSize);
+  nn::materialize(*model, kSeed);
+  for (auto& p : nn::named_parameters(*model))
+    if (p.name == "layers.0.up.weight") {
+      const at::NoGradGuard no_grad;
+      p.tensor[7][4] = std::nan("");
+    }
+  EXPECT_EQ(
+      error_of([&] { shard::fully_shard(model, kPolicy, options_for(comm::World::fake(0, 2))); }),
+      "parameter 'layers.0.up.weight' has a value that is not finite in row 7, which 8 bits "
+      "cannot hold; repair the weights, or leave FrozenOptions::compute out");
 }
 
 TEST(Products, NeedAGpuThatHasThem) {

@@ -186,8 +186,11 @@ def test_parts_that_were_frozen_may_train_later(train, config):
 
 def test_eight_bits_cannot_hold_what_was_trained(train, config):
     train(config, "train.steps=2")
-    run = train(config, "train.steps=3", RESAMPLER, "strategy.frozen.dtype=int8", expect=2)
-    assert "is frozen and stored in 8 bits" in run.stderr and "gated_cross_attn_layer" in run.stderr
+    for key, words in (("dtype", ["strategy.frozen.dtype=int8"]),
+                       ("compute", ["strategy.frozen.compute=fp8", "strategy.mixed_precision.param=bf16"])):
+        run = train(config, "train.steps=3", RESAMPLER, *words, expect=2)
+        assert f"is frozen and stored in 8 bits (strategy.frozen.{key})" in run.stderr
+        assert f"leave strategy.frozen.{key} out" in run.stderr and "gated_cross_attn_layer" in run.stderr
 
 
 @pytest.mark.parametrize("patterns", ['["vision_encoder.*.0.*","perceiver.*"]', '["*"]'])

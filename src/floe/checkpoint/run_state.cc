@@ -222,20 +222,23 @@ bool has(const RunState& state, const shard::PlannedParameter& parameter) {
 }
 
 void check_savable(const RunState& state) {
+  const char* key =
+      state.engine->options().frozen.compute ? "strategy.frozen.compute" : "strategy.frozen.dtype";
   for (const auto& group : state.engine->plan().groups)
     for (const std::size_t p : group.parameters) {
       const shard::PlannedParameter& parameter = state.engine->plan().parameters[p];
       if (!group.eight_bit_alone()) continue;
       require<ConfigError>(
           !state.kept.contains(parameter.name), "'", parameter.name,
-          "' is frozen and stored in 8 bits (strategy.frozen.dtype), but checkpoints must hold it "
-          "as it was: it is not of the frozen files (it was trained, began from random numbers, or "
-          "came with model.weights or a checkpoint); leave strategy.frozen.dtype out, or let it "
-          "train");
-      require<ConfigError>(!has(state, parameter), "'", parameter.name,
-                           "' is stored in 8 bits (strategy.frozen.dtype), so a checkpoint cannot "
-                           "have it as it was read; save with checkpoint.content: trainable, which "
-                           "names the frozen files, and put both together with floe export");
+          "' is frozen and stored in 8 bits (", key,
+          "), but checkpoints must hold it as it was: it is not of the frozen files (it was "
+          "trained, began from random numbers, or came with model.weights or a checkpoint); leave ",
+          key, " out, or let it train");
+      require<ConfigError>(!has(state, parameter), "'", parameter.name, "' is stored in 8 bits (",
+                           key,
+                           "), so a checkpoint cannot have it as it was read; save with "
+                           "checkpoint.content: trainable, which names the frozen files, and put "
+                           "both together with floe export");
     }
 }
 

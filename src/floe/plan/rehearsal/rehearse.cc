@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -171,7 +172,6 @@ Trace rehearse(const RehearsedModel& subject, const RehearsedBatch& given) {
 
     DeviceMemory& memory = meta.memory();
     const int num_units = static_cast<int>(engine->plan().units.size());
-    const std::vector<std::int64_t> outside = memory.by_owner(num_units);
     engine->add_observer(&recorder);
     recorder.set_memory(&memory);
     engine->reset_memory_peaks();
@@ -184,11 +184,15 @@ Trace rehearse(const RehearsedModel& subject, const RehearsedBatch& given) {
       trace.earlier = recorder.take();
       engine->set_gradient_sync(true);
     }
+    // Also what the passes before it have left, which are sums of gradients.
+    const std::vector<std::int64_t> there = memory.by_owner(num_units);
     recorder.begin();
     pass->run([&] { trace.memory.kept_by_unit = memory.by_owner(num_units); });
     trace.steps = recorder.take();
-    trace.memory.kept_outside = trace.memory.kept_by_unit.back() - outside.back();
-    trace.memory.kept_by_unit.pop_back();
+    std::vector<std::int64_t>& kept = trace.memory.kept_by_unit;
+    std::transform(kept.begin(), kept.end(), there.begin(), kept.begin(), std::minus<>());
+    trace.memory.kept_outside = kept.back();
+    kept.pop_back();
     trace.memory.peak = memory.peak();
     trace.memory.host_peak = memory.host_peak();
     trace.memory.pool_peak = engine->memory().pool_peak;

@@ -40,10 +40,11 @@ void fill_rows(FlatGroup& group, const Piece& piece, const Read& read) {
         kernels::to_eight_bit(values.to(group.slice().device()), group.plan().storage_dtype);
     const at::Tensor infinite = codes.scales.isfinite().logical_not();
     if (infinite.any().item<bool>())
-      throw DataError(str("parameter '", parameter.name, "' has a value that is not finite in row ",
-                          row + infinite.to(at::kByte).argmax().item<std::int64_t>(),
-                          ", which 8 bits cannot hold; repair the weights, or leave "
-                          "FrozenOptions::dtype out"));
+      throw DataError(
+          str("parameter '", parameter.name, "' has a value that is not finite in row ",
+              row + infinite.to(at::kByte).argmax().item<std::int64_t>(),
+              ", which 8 bits cannot hold; repair the weights, or leave FrozenOptions::",
+              group.plan().multiplied ? "compute" : "dtype", " out"));
     store_rows(group, piece, row, codes);
   }
 }
