@@ -159,6 +159,20 @@ def test_a_part_of_the_base_that_trained_stays(train, config, tmp_path):
     assert OF_BASE in export(run.folder, tmp_path / "trained.safetensors", "--trainable-only")
 
 
+def test_embeddings_of_a_language_model_are_those_of_its_files(train, job, tmp_path):
+    """They are no part of what a checkpoint holds, so nothing rounds them: not in an export, and not for a run that goes on
+    in another precision."""
+    config, model, _ = job(steps=4, trainable=["*norm*"])
+    config["checkpoint"] = {"every_steps": 2, "keep": None}
+    low = train(config, "strategy.mixed_precision.param=bf16", name="low")
+    middle = low.folder / "checkpoints/step_2"
+    assert saved.names_of(middle) == {name for name, _ in model.named_parameters() if "norm" in name}
+    whole = train(config, f"run.resume={middle}", name="whole")
+    for run in (low, whole):
+        out = export(run.folder, tmp_path / f"{run.folder.name}.safetensors")
+        assert torch.equal(out["model.embed_tokens.weight"], model.get_input_embeddings().weight)
+
+
 def test_an_emergency_set_says_what_was_written(train, config):
     """Put together by a start that would write something else."""
     first = train(config, "train.steps=2", "train.optimizer.lr=1e30", "train.max_skipped=0",
