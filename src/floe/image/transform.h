@@ -18,6 +18,7 @@ namespace floe::image {
 
 struct TransformOptions {
   int size = 224;
+  // Of red, green and blue; those of OpenAI's CLIP.
   std::array<float, 3> mean{0.48145466F, 0.4578275F, 0.40821073F};
   std::array<float, 3> std{0.26862954F, 0.26130258F, 0.27577711F};
 };

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "floe/image/transform.h"
 #include "floe/models/model_input.h"
 #include "floe/nn/module.h"
 
@@ -82,6 +83,8 @@ class LanguageModel {
   virtual std::int64_t media_token() const { return -1; }
   virtual bool only_immediate_media() const { return true; }
   virtual std::int64_t image_size() const { return 0; }
+  // What makes pictures as the model takes them.
+  virtual image::TransformOptions picture_options() const { return {}; }
   // [M, latents, D]; undefined for a model without images.
   virtual at::Tensor encode_images(const at::Tensor& images, Stages* stages) { return {}; }
 

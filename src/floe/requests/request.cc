@@ -53,22 +53,23 @@ void check_keys(const nlohmann::json& json) {
 }
 
 // As the model takes it, [1, 3, side, side].
-at::Tensor decode_picture(std::span<const std::byte> bytes, std::int64_t side) {
+at::Tensor decode_picture(std::span<const std::byte> bytes,
+                          const image::TransformOptions& options) {
   const image::Image picture = image::decode(bytes);
-  const image::Transform transform({.size = static_cast<int>(side)});
+  const image::Transform transform(options);
   std::vector<std::uint8_t> crop(transform.crop_bytes());
   transform.crop(picture, crop.data());
-  at::Tensor pixels = at::empty({1, 3, side, side});
+  at::Tensor pixels = at::empty({1, 3, options.size, options.size});
   transform.normalise(crop.data(), pixels.mutable_data_ptr<float>(), /*flip=*/false);
   return pixels;
 }
 
 }  // namespace
 
-at::Tensor read_picture(const std::string& path, std::int64_t side) {
+at::Tensor read_picture(const std::string& path, const image::TransformOptions& options) {
   const std::string bytes = read_text(path, kMostPictureBytes);
   try {
-    return decode_picture(std::as_bytes(std::span(bytes)), side);
+    return decode_picture(std::as_bytes(std::span(bytes)), options);
   } catch (const DataError& error) {
     throw DataError(str(path, ": ", error.what()));
   }
@@ -220,11 +221,12 @@ Request RequestList::read(std::int64_t number) const {
 
 void RequestSource::load_pictures(Request& request) const {
   if (request.problem || request.num_pictures() == 0) return;
-  const std::int64_t side = model_.model->image_size();
+  const image::TransformOptions options = model_.model->picture_options();
   try {
     std::vector<at::Tensor> pictures;
-    for (const std::string& path : request.pictures) pictures.push_back(read_picture(path, side));
-    for (const auto& bytes : request.encoded) pictures.push_back(decode_picture(bytes, side));
+    for (const std::string& path : request.pictures)
+      pictures.push_back(read_picture(path, options));
+    for (const auto& bytes : request.encoded) pictures.push_back(decode_picture(bytes, options));
     request.encoded.clear();
     request.prompt.images = at::cat(pictures);
   } catch (const ResourceError&) {

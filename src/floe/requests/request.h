@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "floe/generation/generate_session.h"
+#include "floe/image/transform.h"
 #include "floe/models/build.h"
 
 namespace floe::requests {
@@ -127,6 +128,6 @@ class RequestList : public RequestSource {
 };
 
 // A picture as the model takes it, [1, 3, side, side] fp32. Throws DataError that names the file.
-at::Tensor read_picture(const std::string& path, std::int64_t side);
+at::Tensor read_picture(const std::string& path, const image::TransformOptions& options);
 
 }  // namespace floe::requests

@@ -19,9 +19,9 @@
 namespace floe::cli {
 namespace {
 
-at::Tensor read_picture(const std::string& path, std::int64_t side) {
+at::Tensor read_picture(const std::string& path, const models::LanguageModel& model) {
   require<ConfigError>(path_exists(path), "generate: there is no picture '", path, "'");
-  return requests::read_picture(path, side);
+  return requests::read_picture(path, model.picture_options());
 }
 
 // Row r of the file belongs to prompt r.
@@ -57,8 +57,7 @@ void add_pictures(const std::vector<std::string>& paths, const LoadedModel& load
   auto path = paths.begin();
   for (std::size_t p = 0; p < prompts.size(); ++p) {
     std::vector<at::Tensor> pictures;
-    for (std::size_t i = 0; i < counts[p]; ++i)
-      pictures.push_back(read_picture(*path++, model.image_size()));
+    for (std::size_t i = 0; i < counts[p]; ++i) pictures.push_back(read_picture(*path++, model));
     if (!pictures.empty()) prompts[p].images = at::cat(pictures);
   }
 }

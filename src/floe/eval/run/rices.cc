@@ -35,15 +35,15 @@ at::Tensor image_features(const requests::ReadyModel& model,
                        "contexts of similar images need a model with an image tower; set context: "
                        "random");
   const at::NoGradGuard no_grad;
-  const std::int64_t side = language_model.image_size();
+  const image::TransformOptions options = language_model.picture_options();
   std::vector<at::Tensor> rows;
   for (std::int64_t first = 0; first < std::ssize(pictures); first += kPicturesAtOnce) {
     const std::int64_t end = std::min(std::ssize(pictures), first + kPicturesAtOnce);
-    at::Tensor images = at::zeros({end - first, 3, side, side});
+    at::Tensor images = at::zeros({end - first, 3, options.size, options.size});
     at::Tensor readable = at::ones({end - first, 1});
     for (std::int64_t p = first; p < end; ++p) try {
         images[p - first].copy_(
-            requests::read_picture(pictures[static_cast<std::size_t>(p)], side)[0]);
+            requests::read_picture(pictures[static_cast<std::size_t>(p)], options)[0]);
       } catch (const ResourceError&) {
         throw;
       } catch (const Error& error) {

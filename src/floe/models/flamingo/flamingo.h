@@ -30,6 +30,11 @@ class Flamingo : public nn::Module, public DecoderModel {
   std::int64_t media_token() const override { return spec_.media_token; }
   bool only_immediate_media() const override { return spec_.only_immediate_media; }
   std::int64_t image_size() const override { return spec_.vision.image_size; }
+  image::TransformOptions picture_options() const override {
+    return {.size = static_cast<int>(spec_.vision.image_size),
+            .mean = spec_.vision.image_mean,
+            .std = spec_.vision.image_std};
+  }
   at::Tensor hidden(const ModelInput& input, const at::Tensor& media, Stages* stages) override;
   at::Tensor encode_images(const at::Tensor& images, Stages* stages) override;
 

@@ -1,6 +1,9 @@
 // CLIP's image tower (ViT), under open_clip's names. It never trains.
 #pragma once
 
+#include <array>
+
+#include "floe/image/transform.h"
 #include "floe/models/hf_config.h"
 #include "floe/nn/layers.h"
 
@@ -11,6 +14,9 @@ struct VisionSpec {
   std::int64_t embed_dim = 0;  // width of the pooled output's projection; 0: there is none
   Activation activation = Activation::quick_gelu;
   double norm_eps = 1e-5;
+  // How the pictures that it learned from were normalised.
+  std::array<float, 3> image_mean = image::TransformOptions().mean;
+  std::array<float, 3> image_std = image::TransformOptions().std;
 
   std::int64_t grid() const { return image_size / patch; }
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 
 #include "floe/core/error.h"
@@ -27,32 +26,29 @@ bool any_begins(const TensorSource& source, const std::string& prefix) {
                      [&](const std::string& name) { return name.starts_with(prefix); });
 }
 
-// Pictures are made as OpenAI's CLIP wants them (image/transform.h): a tower that learned from others
-// would see every colour shifted.
-void check_colours(const HfConfig& pictures, const std::string& mean, const std::string& std) {
-  const auto near = [&](const std::string& key, const std::array<double, 3>& ours) {
-    const std::vector<double> theirs = pictures.numbers(key);
-    const bool same = std::equal(theirs.begin(), theirs.end(), ours.begin(), ours.end(),
-                                 [](double a, double b) { return std::abs(a - b) < 1e-4; });
-    pictures.only(theirs.empty() || same, key, str("[", join(ours), "]"));
-  };
-  near(mean, {0.48145466, 0.4578275, 0.40821073});
-  near(std, {0.26862954, 0.26130258, 0.27577711});
+// Three numbers for red, green and blue, where the table has them.
+void read_colours(const HfConfig& pictures, const std::string& key, std::array<float, 3>& colours) {
+  const std::vector<double> numbers = pictures.numbers(key);
+  pictures.only(numbers.empty() || numbers.size() == colours.size(), key,
+                "three numbers, for red, green and blue");
+  std::transform(numbers.begin(), numbers.end(), colours.begin(),
+                 [](double number) { return static_cast<float>(number); });
 }
 
-void check_open_clip_pictures(const HfConfig& pictures) {
-  check_colours(pictures, "mean", "std");
+// How pictures become tensors beside the tower's size. A picture is resized and cropped in one way
+// (image/transform.h); a tower that learned from others would see something else.
+void read_open_clip_pictures(const HfConfig& pictures, VisionSpec& spec) {
+  read_colours(pictures, "mean", spec.image_mean);
+  read_colours(pictures, "std", spec.image_std);
   pictures.only(pictures.text("interpolation", "bicubic") == "bicubic", "interpolation",
                 "\"bicubic\"");
   pictures.only(pictures.text("resize_mode", "shortest") == "shortest", "resize_mode",
                 "\"shortest\"");
 }
 
-void check_hugging_face_pictures(const std::string& folder) {
-  const std::string file = folder + "/preprocessor_config.json";
-  if (!fs::exists(file)) return;
-  const HfConfig pictures(parse_json(read_text(file, kMostVisionConfigBytes), file), file);
-  check_colours(pictures, "image_mean", "image_std");
+void read_hugging_face_pictures(const HfConfig& pictures, VisionSpec& spec) {
+  read_colours(pictures, "image_mean", spec.image_mean);
+  read_colours(pictures, "image_std", spec.image_std);
   pictures.only(pictures.integer("resample", 3) == 3, "resample", "3 (bicubic)");
   for (const char* key : {"do_normalize", "do_center_crop"})
     pictures.only(pictures.flag(key, true), key, "true");
@@ -60,7 +56,6 @@ void check_hugging_face_pictures(const std::string& folder) {
 
 VisionSpec open_clip_spec(const nlohmann::json& json, const std::string& file) {
   const HfConfig whole(json, file);
-  check_open_clip_pictures(whole.section("preprocess_cfg"));
   const HfConfig model = whole.has("model_cfg") ? whole.section("model_cfg") : whole;
   const HfConfig vision = model.section("vision_cfg");
   vision.only(!vision.has("timm_model_name"), "timm_model_name", "CLIP's own ViT");
@@ -74,6 +69,7 @@ VisionSpec open_clip_spec(const nlohmann::json& json, const std::string& file) {
   vision.only(vision.text("pos_embed_type", "learnable") == "learnable", "pos_embed_type",
               "\"learnable\"");
   VisionSpec spec;
+  read_open_clip_pictures(whole.section("preprocess_cfg"), spec);
   spec.image_size = vision.side("image_size", 224);
   spec.layers = vision.integer("layers", 12);
   spec.width = vision.integer("width", 768);
@@ -97,6 +93,7 @@ VisionSpec hugging_face_spec(const nlohmann::json& json, const std::string& file
   const char* table = whole.has("vision_config_dict") ? "vision_config_dict" : "vision_config";
   const HfConfig vision = type == "clip" ? whole.section(table) : whole;
   VisionSpec spec;
+  read_hugging_face_pictures(whole.section("preprocessor"), spec);
   spec.image_size = vision.side("image_size", 224);
   spec.layers = vision.integer("num_hidden_layers", 12);
   spec.width = vision.integer("hidden_size", 768);
@@ -165,7 +162,10 @@ void read_config(const std::string& folder, VisionFiles& files) {
     return;
   }
   files.spec = hugging_face_spec(parse_json(read_text(hf, kMostVisionConfigBytes), hf), hf);
-  check_hugging_face_pictures(folder);
+  if (const std::string pictures = folder + "/preprocessor_config.json"; fs::exists(pictures))
+    read_hugging_face_pictures(
+        HfConfig(parse_json(read_text(pictures, kMostVisionConfigBytes), pictures), pictures),
+        files.spec);
   files.names = VisionNames::hugging_face;
 }
 

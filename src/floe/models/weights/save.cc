@@ -1,7 +1,10 @@
 #include "floe/models/weights/save.h"
 
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -172,6 +175,32 @@ const VisionSpec& vision_spec(const LanguageModel& model) {
   return flamingo->spec().vision;
 }
 
+// Of floats as they are written: 0.4814…, not its neighbour among doubles.
+nlohmann::ordered_json numbers_of(const std::array<float, 3>& values) {
+  nlohmann::ordered_json numbers;
+  for (const float value : values) {
+    std::array<char, 32> text{};
+    std::to_chars(text.begin(), text.end(), value);
+    numbers.push_back(std::strtod(text.data(), nullptr));
+  }
+  return numbers;
+}
+
+// What CLIPImageProcessor reads.
+nlohmann::ordered_json preprocessor_config(const VisionSpec& spec) {
+  return {{"image_processor_type", "CLIPImageProcessor"},
+          {"do_resize", true},
+          {"size", {{"shortest_edge", spec.image_size}}},
+          {"resample", 3},
+          {"do_center_crop", true},
+          {"crop_size", {{"height", spec.image_size}, {"width", spec.image_size}}},
+          {"do_rescale", true},
+          {"do_normalize", true},
+          {"do_convert_rgb", true},
+          {"image_mean", numbers_of(spec.image_mean)},
+          {"image_std", numbers_of(spec.image_std)}};
+}
+
 // The narrowest ratio that open_clip's int(width * ratio) makes the width of the MLP.
 double mlp_ratio(const VisionSpec& spec) {
   const auto width = static_cast<double>(spec.width), wanted = static_cast<double>(spec.mlp_dim);
@@ -191,7 +220,12 @@ nlohmann::ordered_json open_clip_config(const VisionSpec& spec) {
               {"patch_size", spec.patch},
               {"mlp_ratio", mlp_ratio(spec)},
               {"norm_kwargs", {{"eps", spec.norm_eps}}}}},
-            {"text_cfg", nlohmann::ordered_json::object()}}}};
+            {"text_cfg", nlohmann::ordered_json::object()}}},
+          {"preprocess_cfg",
+           {{"mean", numbers_of(spec.image_mean)},
+            {"std", numbers_of(spec.image_std)},
+            {"interpolation", "bicubic"},
+            {"resize_mode", "shortest"}}}};
 }
 
 // Open_clip's towers have no other activations.
@@ -358,11 +392,14 @@ void save_flamingo_config(LanguageModel& model, const ModelConfig& config, bool 
                           const std::string& folder, const SaveOptions& options) {
   const DType dtype = main_dtype(flamingo_layout(model), options);
   const FlamingoSpec& spec = dynamic_cast<const Flamingo&>(model).spec();
+  nlohmann::ordered_json vision = open_clip_config(spec.vision);
+  if (!fits_open_clip(spec.vision)) {
+    vision = clip_vision_config(spec.vision, dtype);
+    vision["preprocessor"] = preprocessor_config(spec.vision);
+  }
   write_json(folder + "/config.json",
              exported_config(config, spec, written_lm_config(config.lm, spec.lm.vocab, dtype),
-                             fits_open_clip(spec.vision) ? open_clip_config(spec.vision)
-                                                         : clip_vision_config(spec.vision, dtype),
-                             with_adapters));
+                             vision, with_adapters));
 }
 
 void save_trained_part(LanguageModel& model, const std::string& path, const WholeParameter& whole,
@@ -384,6 +421,7 @@ void save_vision(LanguageModel& model, VisionNames names, const std::string& fol
     write_shards(tensors, folder, whole, options, [&] {
       prepare_folder(folder);
       write_json(folder + "/config.json", clip_vision_config(spec, main_dtype(tensors, options)));
+      write_json(folder + "/preprocessor_config.json", preprocessor_config(spec));
     });
     return;
   }

@@ -21,8 +21,7 @@ data::LoaderContext context_of(const DataOfRun& of) {
   context.seed = of.seed;
   context.tokenizer = of.built.tokenizer.get();
   if (of.built.tokens) context.tokens = *of.built.tokens;
-  if (of.built.model->image_size() > 0)
-    context.transform.size = static_cast<int>(of.built.model->image_size());
+  context.transform = of.built.model->picture_options();
   return context;
 }
 

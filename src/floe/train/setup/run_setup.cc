@@ -327,8 +327,7 @@ data::LoaderContext loader_context(const RunConfig& config, const models::BuiltM
   context.seed = config.run.seed;
   context.tokenizer = built.tokenizer.get();
   if (built.tokens) context.tokens = *built.tokens;
-  if (built.model->image_size() > 0)
-    context.transform.size = static_cast<int>(built.model->image_size());
+  context.transform = built.model->picture_options();
   if (world.device().is_cuda()) context.allocate = packing::pinned_images();
   return context;
 }
