@@ -307,6 +307,26 @@ def test_existing_output_is_kept(export, floe, tmp_path):
     assert left_behind(tmp_path) == []
 
 
+def test_what_is_read_is_never_replaced(floe, tmp_path):
+    """--force with a folder or a file that the export needs, or with a whole run."""
+    ckpt = save_dcp({"w": torch.ones(2)}, tmp_path / "runs" / "a" / "checkpoints" / "step_1")
+    (tmp_path / "runs" / "a" / "metrics.jsonl").write_text("{}\n")
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    base = tmp_path / "base"
+    make_model("opt").save_pretrained(base)
+    single = tmp_path / "single.pt"
+    torch.save({"w": torch.ones(2)}, single)
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for source, out in [(ckpt, ckpt), (ckpt, tmp_path / "runs"), (ckpt, tmp_path / "link"), (single, single)]:
+        assert "is read and would be lost" in refused(floe, source, out, "--force")
+    for out in (ckpt.parent, ckpt.parent.parent):
+        assert "is a run" in refused(floe, ckpt, out, "--force")
+        assert "is a run" in refused(floe, single, out, "--force")
+    for out in (base, base / "model.safetensors"):
+        assert "is read and would be lost" in refused(floe, base, out, "--force")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept
+
+
 def test_usage(floe, tmp_path):
     ckpt = save_dcp({"model": {"w": torch.ones(2)}}, tmp_path / "c")
     out = tmp_path / "o"
