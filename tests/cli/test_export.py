@@ -307,6 +307,19 @@ def test_existing_output_is_kept(export, floe, tmp_path):
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.parametrize("raw", [["--raw"], []], ids=["raw", "weights"])
+@pytest.mark.parametrize("how", [lambda state, path: torch.save(state, path), save_dcp], ids=["file", "directory"])
+def test_what_cannot_be_read_is_told(floe, how, raw, tmp_path):
+    a, b = tmp_path / "a.pt", tmp_path / "b.pt"
+    for path in (a, b):
+        how({"w": torch.ones(2), "odd": torch.ones(2, dtype=torch.complex64)}, path)
+    done = floe("export", str(a), str(tmp_path / "out.safetensors"), *raw)
+    assert done.returncode == 0 and list(load_file(tmp_path / "out.safetensors")) == ["w"]
+    assert 'not exported as a whole: 1 tensor cannot be read, such as "odd", which ' in done.stderr
+    done = floe("diff", str(a), str(b))
+    assert done.returncode == 0 and done.stderr.count('not compared as a whole: 1 tensor cannot be read') == 2
+
+
 def test_what_is_read_is_never_replaced(floe, tmp_path):
     """--force with a folder or a file that the export needs, or with a whole run."""
     ckpt = save_dcp({"w": torch.ones(2)}, tmp_path / "runs" / "a" / "checkpoints" / "step_1")
