@@ -150,6 +150,19 @@ def test_an_older_set_does_not_replace_a_newer_one(unbroken, tmp_path):
     assert again.losses == {step: unbroken[step] for step in (6, 7)}
 
 
+def test_a_damaged_set_does_not_hold_up_a_newer_one(unbroken, tmp_path):
+    fail(2, tmp_path, "forward", step=3)
+    damaged = tmp_path / "on_exception"
+    (folder_of(tmp_path) / "on_exception").rename(damaged)
+    fail(2, tmp_path, "forward", step=6)
+    unfinished(tmp_path)
+    (damaged / "floe.json").write_text("cut off")
+    damaged.rename(folder_of(tmp_path) / "on_exception")
+    again = runs.run(2, run=tmp_path, steps=10)
+    assert again.resumed["emergency"] and again.resumed["resumed"] == 5
+    assert again.losses == {s: loss for s, loss in unbroken.items() if s > 5}
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_damaged_set(whole, unbroken, tmp_path):
     fail(2, tmp_path, "forward")
