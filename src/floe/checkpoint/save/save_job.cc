@@ -343,10 +343,15 @@ std::vector<std::string> gather_emergencies(const std::string& folder, const Man
       if (step_of_set(target) > ranks.front().header.step) continue;
       replace(set, target);
       sync_folder(folder);
-    } catch (const ResourceError&) {
-      throw;
-    } catch (const std::exception& e) {
+    } catch (const CheckpointError& e) {
       refused.push_back(str("the emergency set '", set, "' is not used: ", e.what()));
+    } catch (const DataError& e) {
+      refused.push_back(str("the emergency set '", set, "' is not used: ", e.what()));
+    } catch (const Error& e) {
+      // Anything else, such as a full disk, says nothing of the set, which the next save would
+      // remove.
+      throw Error(str("the emergency set '", set, "' cannot be put together now: ", e.what(),
+                      "; mend that, or remove the folder to go on without it"));
     }
   }
   return refused;
