@@ -74,6 +74,16 @@ bool is_started_again(const std::string& names_of_begin) {
   });
 }
 
+// A disk that is not mounted would look like a run that has saved nothing.
+void require_checkpoints(const fs::path& run) {
+  const fs::path folder = run / "checkpoints";
+  std::error_code ignored;
+  const bool link = fs::is_symlink(folder, ignored);
+  require<ConfigError>(fs::is_directory(folder, ignored) || !(link || fs::exists(folder, ignored)),
+                       "run.dir: ", folder.string(), " is no folder",
+                       link ? ", but a link that leads to none; is its disk mounted?" : "");
+}
+
 void move_aside(const fs::path& folder) {
   for (int number = 1;; ++number) {
     const fs::path place = str(folder.string(), ".", number);
@@ -140,6 +150,7 @@ RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config
       observe::check_sinks(config.log.sinks);  // before anything is made or replaced
       fs::create_directories(path_);
       lock_ = lock_folder(path_);
+      if (config.run.resume != "never") require_checkpoints(path_);
       if (config.run.resume == "never") {
         goes_on_ = holds_a_run(path_) && is_started_again(read_text(lock_file(path_), kMostOfLock));
         if (!goes_on_) begin_anew();
