@@ -251,8 +251,7 @@ std::string Checkpointer::State::choose_checkpoint(const std::string& mode,
   require<CheckpointError>(
       !choice.path.empty() ||
           (only_own && list_checkpoints(folder).empty() && !last_is_a_copy(folder)),
-      "no checkpoint of '",
-      only_own ? folder : mode, "' can be used: ",
+      "no checkpoint of '", only_own ? folder : mode, "' can be used: ",
       passed_over.empty() ? std::string("there is none") : join(passed_over, "; "),
       only_own ? "; set run.resume to never to start anew" : "");
   return choice.path;

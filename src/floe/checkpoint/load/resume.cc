@@ -36,8 +36,8 @@ void require_access(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   const int error = fd < 0 ? errno : 0;
   if (fd >= 0) ::close(fd);
-  const bool hidden =
-      error == EACCES || error == EPERM || error == ESTALE || error == ETIMEDOUT || error == EHOSTDOWN;
+  const bool hidden = error == EACCES || error == EPERM || error == ESTALE || error == ETIMEDOUT ||
+                      error == EHOSTDOWN;
   require<ResourceError>(!hidden, "cannot open '", path, "': ", std::strerror(error),
                          "; the checkpoint may be whole: let it be read, or move it away");
 }

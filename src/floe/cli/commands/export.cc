@@ -109,9 +109,9 @@ void require_not_lost(const ExportRequest& request, const Located& located,
                       const std::optional<UsedModel>& model) {
   const fs::path out = real(request.out);
   if (out.empty()) return;  // nothing is there
-  require<ConfigError>(request.to_file() || checkpoint::run_at(request.out).empty(), "export: '",
-                       request.out,
-                       "' is a run, which is not replaced by what is exported; name another folder");
+  require<ConfigError>(
+      request.to_file() || checkpoint::run_at(request.out).empty(), "export: '", request.out,
+      "' is a run, which is not replaced by what is exported; name another folder");
   const auto check = [&](const std::string& read, bool whole_folder) {
     const fs::path there = read.empty() ? fs::path() : real(read);
     const bool lost =

@@ -126,7 +126,8 @@ void refuse_lazy(const Items& args, std::size_t at) {
   if (args.size() <= at || !args[at].has_entries()) return;
   for (const auto& [key, value] : args[at].entries())
     if (value.is(Kind::boolean) && value.boolean())
-      refuse<UnreadableTensor>("is a view with ", shown(key), ", whose numbers are not those of its "
+      refuse<UnreadableTensor>("is a view with ", shown(key),
+                               ", whose numbers are not those of its "
                                "storage: save it with .resolve_neg()");
 }
 

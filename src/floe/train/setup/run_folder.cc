@@ -179,8 +179,9 @@ RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config
   check_shared(path_, world);
   log::set_file(str(logs, "/rank_", world.rank(), ".log"));
   if (goes_on_ && world.rank() == 0)
-    log::info("run.resume is never, but this job began the run itself and is started again: it "
-              "goes on");
+    log::info(
+        "run.resume is never, but this job began the run itself and is started again: it "
+        "goes on");
 }
 
 void RunFolder::begin_anew() {
