@@ -180,7 +180,48 @@ def test_folder_that_cannot_be_written():
         shutil.rmtree(folder)
 
 
+def without_rights():
+    """Root may read and write everywhere, unless that right is taken away."""
+    rights = "-dac_override,-dac_read_search"
+    return ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"] if os.geteuid() == 0 else []
+
+
+@pytest.mark.parametrize("hidden", ["__1_0.distcp", "floe.json", "."])
+def test_what_cannot_be_read_is_not_damaged(hidden):
+    """Passed over, it would be removed: the run goes back behind it, and keeps the newest."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="floe-hidden-"))
+    newest = folder_of(folder) / "step_4"
+    try:
+        folder.chmod(0o755)
+        kind = {"run": folder, "save_every": 2, "keep": 2, "timeout": 5}
+        runs.run(2, steps=4, **kind)
+        (newest / hidden).chmod(0)
+        refused = runs.Ranks(2, prefix=without_rights(), steps=6, **kind).wait()
+        assert 0 not in refused.codes and "Permission denied; the checkpoint may be whole" in refused.log, refused.log
+        assert not refused.losses
+        (newest / hidden).chmod(0o755)
+        assert runs.run(2, steps=6, **kind).resumed["resumed"] == 4
+    finally:
+        (newest / hidden).chmod(0o755)
+        shutil.rmtree(folder)
+
+
 # ---- what stays ----
+
+
+def test_a_copy_that_followed_links(tmp_path, unbroken):
+    """scp -r makes a folder of `last`, and may bring nothing else."""
+    runs.run(2, run=tmp_path / "first", steps=4, save_every=2)
+    whole, alone = tmp_path / "whole", tmp_path / "alone"
+    shutil.copytree(tmp_path / "first", whole, symlinks=False)
+    shutil.copytree(folder_of(tmp_path / "first") / "last", folder_of(alone) / "last")
+    for run in (whole, alone):
+        again = runs.run(2, run=run, steps=8, save_every=2)
+        assert again.resumed["resumed"] == 4
+        assert again.losses == {s: loss for s, loss in unbroken.items() if 4 < s <= 8}
+        assert os.readlink(folder_of(run) / "last") == "step_8"
+        assert (folder_of(run) / "last.1" / ".metadata").exists()
+        assert "'last' was no link" in again.log.replace(f"{folder_of(run)}/", "")
 
 
 def test_keep_and_keep_best(tmp_path):

@@ -150,6 +150,31 @@ def test_an_older_set_does_not_replace_a_newer_one(unbroken, tmp_path):
     assert again.losses == {step: unbroken[step] for step in (6, 7)}
 
 
+def test_a_damaged_set_does_not_hold_up_a_newer_one(unbroken, tmp_path):
+    fail(2, tmp_path, "forward", step=3)
+    damaged = tmp_path / "on_exception"
+    (folder_of(tmp_path) / "on_exception").rename(damaged)
+    fail(2, tmp_path, "forward", step=6)
+    unfinished(tmp_path)
+    (damaged / "floe.json").write_text("cut off")
+    damaged.rename(folder_of(tmp_path) / "on_exception")
+    again = runs.run(2, run=tmp_path, steps=10)
+    assert again.resumed["emergency"] and again.resumed["resumed"] == 5
+    assert again.losses == {s: loss for s, loss in unbroken.items() if s > 5}
+
+
+def test_a_disk_that_is_full_at_the_next_start_is_no_reason_to_leave_a_set_out(unbroken, tmp_path):
+    """The next save would remove it."""
+    fail(2, tmp_path, "forward")
+    unfinished(tmp_path)
+    full = ["bash", "-c", 'trap "" XFSZ; ulimit -f 0; exec "$@"', "--"]
+    refused = runs.Ranks(2, prefix=full, run=tmp_path, steps=10, timeout=5).wait()
+    assert 0 not in refused.codes and "cannot be put together now: " in refused.log, refused.log
+    assert not refused.losses
+    again = runs.run(2, run=tmp_path, steps=10)
+    assert again.resumed["emergency"] and again.resumed["resumed"] == 5
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_damaged_set(whole, unbroken, tmp_path):
     fail(2, tmp_path, "forward")

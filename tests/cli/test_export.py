@@ -307,6 +307,39 @@ def test_existing_output_is_kept(export, floe, tmp_path):
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.parametrize("raw", [["--raw"], []], ids=["raw", "weights"])
+@pytest.mark.parametrize("how", [lambda state, path: torch.save(state, path), save_dcp], ids=["file", "directory"])
+def test_what_cannot_be_read_is_told(floe, how, raw, tmp_path):
+    a, b = tmp_path / "a.pt", tmp_path / "b.pt"
+    for path in (a, b):
+        how({"w": torch.ones(2), "odd": torch.ones(2, dtype=torch.complex64)}, path)
+    done = floe("export", str(a), str(tmp_path / "out.safetensors"), *raw)
+    assert done.returncode == 0 and list(load_file(tmp_path / "out.safetensors")) == ["w"]
+    assert 'not exported as a whole: 1 tensor cannot be read, such as "odd", which ' in done.stderr
+    done = floe("diff", str(a), str(b))
+    assert done.returncode == 0 and done.stderr.count('not compared as a whole: 1 tensor cannot be read') == 2
+
+
+def test_what_is_read_is_never_replaced(floe, tmp_path):
+    """--force with a folder or a file that the export needs, or with a whole run."""
+    ckpt = save_dcp({"w": torch.ones(2)}, tmp_path / "runs" / "a" / "checkpoints" / "step_1")
+    (tmp_path / "runs" / "a" / "metrics.jsonl").write_text("{}\n")
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    base = tmp_path / "base"
+    make_model("opt").save_pretrained(base)
+    single = tmp_path / "single.pt"
+    torch.save({"w": torch.ones(2)}, single)
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for source, out in [(ckpt, ckpt), (ckpt, tmp_path / "runs"), (ckpt, tmp_path / "link"), (single, single)]:
+        assert "is read and would be lost" in refused(floe, source, out, "--force")
+    for out in (ckpt.parent, ckpt.parent.parent):
+        assert "is a run" in refused(floe, ckpt, out, "--force")
+        assert "is a run" in refused(floe, single, out, "--force")
+    for out in (base, base / "model.safetensors"):
+        assert "is read and would be lost" in refused(floe, base, out, "--force")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept
+
+
 def test_usage(floe, tmp_path):
     ckpt = save_dcp({"model": {"w": torch.ones(2)}}, tmp_path / "c")
     out = tmp_path / "o"

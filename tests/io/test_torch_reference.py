@@ -223,6 +223,8 @@ def test_old_formats_are_refused(tmp_path):
         (torch.eye(2).to_sparse(), "_rebuild_sparse_tensor"),
         (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "_rebuild_qtensor"),
         (torch.empty(2, device="meta"), "_rebuild_meta_tensor_no_storage"),
+        (torch._neg_view(torch.ones(2)), 'a view with "neg"'),
+        (torch._neg_view(torch.ones(2).to(torch.float8_e5m2)), 'a view with "neg"'),
     ],
 )
 def test_tensors_of_other_kinds_do_no_harm(tensor, reason, tmp_path):

@@ -573,6 +573,20 @@ def test_a_rank_without_its_file_is_told_before_anything_runs(train, golden):
     assert "batches_rank2.safetensors' for rank 2 of 3" in refused.stderr
 
 
+def test_a_disk_that_is_not_mounted_is_no_run_without_checkpoints(train, golden, tmp_path):
+    config = golden("neox_x2")
+    run = train(config, "train.steps=2")
+    (run.folder / "checkpoints").rename(tmp_path / "disk")
+    (run.folder / "checkpoints").symlink_to(tmp_path / "disk")
+    metrics = (run.folder / "metrics.jsonl").read_text()
+    (tmp_path / "disk").rename(tmp_path / "away")
+    refused = train(config, "train.steps=3", expect=2)
+    assert "a link that leads to none; is its disk mounted?" in refused.stderr
+    assert (run.folder / "metrics.jsonl").read_text() == metrics
+    (tmp_path / "away").rename(tmp_path / "disk")
+    assert "continuing after step 2" in train(config, "train.steps=3").stderr
+
+
 def test_a_full_disk_at_the_start_is_no_wrong_usage(tmp_path, write, golden):
     """Exit code 1: the configuration is right."""
     words = [write(golden("neox_x2")), f"run.dir={tmp_path / 'runs'}"]

@@ -249,8 +249,9 @@ std::string Checkpointer::State::choose_checkpoint(const std::string& mode,
   passed_over = nlohmann::json::parse(exchange.broadcast(text, "the choice of a checkpoint"))
                     .get<std::vector<std::string>>();
   require<CheckpointError>(
-      !choice.path.empty() || (only_own && list_checkpoints(folder).empty()), "no checkpoint of '",
-      only_own ? folder : mode, "' can be used: ",
+      !choice.path.empty() ||
+          (only_own && list_checkpoints(folder).empty() && !last_is_a_copy(folder)),
+      "no checkpoint of '", only_own ? folder : mode, "' can be used: ",
       passed_over.empty() ? std::string("there is none") : join(passed_over, "; "),
       only_own ? "; set run.resume to never to start anew" : "");
   return choice.path;

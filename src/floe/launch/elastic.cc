@@ -28,8 +28,10 @@ ElasticResult ended(const LaunchResult& result) {
 // One host: the same ranks again, until they end well or too often.
 ElasticResult launch_here(const ElasticOptions& options) {
   LaunchOptions ranks = options.ranks;
+  const std::string job = new_job_id();
   for (int restarts = 0;; ++restarts) {
     ranks.environment = options.ranks.environment;
+    ranks.environment.emplace_back(kLaunchVariable, job);
     ranks.environment.emplace_back(kRestartsVariable, str(restarts));
     const LaunchResult result = launch(ranks);
     const int code = result.exit_code();

@@ -21,6 +21,8 @@ namespace floe::launch {
 constexpr const char* kGraceVariable = "FLOE_LAUNCH_GRACE_S";
 // How often the job has been started again.
 constexpr const char* kRestartsVariable = "FLOE_RESTARTS";
+// What names the job, however often it has been started again.
+constexpr const char* kLaunchVariable = "FLOE_LAUNCH";
 
 struct LaunchOptions {
   std::vector<std::string> command;  // the program, looked up in PATH, and its arguments

@@ -37,6 +37,7 @@ Variables variables_of(const LaunchOptions::Place& place, int local_rank) {
           {"MASTER_ADDR", place.master_host},
           {"MASTER_PORT", str(place.master_port)},
           {"FLOE_JOB_ID", place.job},
+          {kLaunchVariable, place.job.substr(0, place.job.rfind('.'))},  // without the round
           {kRestartsVariable, str(place.restarts)}};
 }
 

@@ -534,11 +534,13 @@ void Trainer::resume() {
     if (world_->rank() == 0)
       log_resume_changes(saved, reporter_->config_json(), config_, world_->size());
   };
+  RunSection run = config_.run;
+  run.resume = reporter_->resume();
   std::optional<checkpoint::Restored> restored;
   try {
-    restored = checkpoints_->resume(config_.run.resume);
+    restored = checkpoints_->resume(run.resume);
   } catch (const CheckpointError&) {
-    if (world_->rank() == 0) log_changes(newest_state(config_.run));
+    if (world_->rank() == 0) log_changes(newest_state(run));
     throw;
   }
   if (!restored) return;

@@ -30,6 +30,15 @@ constexpr std::string_view kReplaced =
   throw CheckpointError(str("cannot ", what, " '", path, "': ", std::strerror(error)));
 }
 
+// To NAME.1, NAME.2, ….
+void move_aside(const std::string& path) {
+  std::string place;
+  for (int number = 1; place.empty() || path_exists(place); ++number)
+    place = str(path, ".", number);
+  if (::rename(path.c_str(), place.c_str()) != 0) fail("rename", path, errno);
+  log::warn("'", path, "' was no link, but a copy of a checkpoint; it is now '", place, "'");
+}
+
 }  // namespace
 
 std::string checkpoints_folder(const std::string& run_folder) {
@@ -95,12 +104,19 @@ void replace_in_two_steps(const std::string& from, const std::string& to) {
   remove_quietly(old);
 }
 
+bool last_is_a_copy(const std::string& folder) {
+  std::error_code ignored;
+  const fs::file_type type = fs::symlink_status(fs::path(folder) / kLast, ignored).type();
+  return type == fs::file_type::directory || type == fs::file_type::regular;
+}
+
 void point_last_to(const std::string& folder, const std::string& name) {
   const std::string link = str(folder, "/", kTemporary, "last-", ::getpid());
   ::unlink(link.c_str());
   if (::symlink(name.c_str(), link.c_str()) != 0) fail("make the link", link, errno);
   commit_point("link made");
   const std::string last = str(folder, "/", kLast);
+  if (last_is_a_copy(folder)) move_aside(last);
   if (::rename(link.c_str(), last.c_str()) != 0) fail("rename the link to", last, errno);
 }
 

@@ -29,7 +29,10 @@ void replace(const std::string& from, const std::string& to);
 // The same where the file system cannot exchange two names: what was at `to` has another name for a
 // moment, under which remove_leftovers finds it and puts it back if the process ends there.
 void replace_in_two_steps(const std::string& from, const std::string& to);
-// Makes the link `last` name this checkpoint, in one step.
+// Whether `last` is a checkpoint itself instead of a link: it was copied by a program that follows
+// links (scp -r).
+bool last_is_a_copy(const std::string& folder);
+// Makes the link `last` name this checkpoint, in one step. What is there and no link moves aside.
 void point_last_to(const std::string& folder, const std::string& name);
 // Removes a file with its manifest, or a directory: first under another name, so that half of a
 // checkpoint never has the name of a whole one. Failing is logged.

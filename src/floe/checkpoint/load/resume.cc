@@ -1,7 +1,12 @@
 #include "floe/checkpoint/load/resume.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -24,6 +29,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// That a file cannot be opened by this user or at this moment says nothing of what is in it. A
+// checkpoint that is passed over for it would be removed after the next save, as one that the run
+// went back behind.
+void require_access(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int error = fd < 0 ? errno : 0;
+  if (fd >= 0) ::close(fd);
+  const bool hidden = error == EACCES || error == EPERM || error == ESTALE || error == ETIMEDOUT ||
+                      error == EHOSTDOWN;
+  require<ResourceError>(!hidden, "cannot open '", path, "': ", std::strerror(error),
+                         "; the checkpoint may be whole: let it be read, or move it away");
+}
+
 struct Candidate {
   std::string path;
   std::int64_t step = 0;
@@ -37,6 +55,7 @@ std::vector<Candidate> find_candidates(const std::string& folder,
   const auto consider = [&](const std::string& name) {
     const std::string path = str(folder, "/", name);
     try {
+      require_access(manifest_path(path));
       require<CheckpointError>(!fs::is_directory(path) || is_dcp_directory(path), "'", path,
                                "' has no .metadata, so its save was not finished");
       const Manifest manifest = read_manifest(manifest_path(path));
@@ -50,6 +69,7 @@ std::vector<Candidate> find_candidates(const std::string& folder,
     }
   };
   for (const Listed& listed : list_checkpoints(folder)) consider(listed.name);
+  if (last_is_a_copy(folder)) consider(kLast);  // perhaps all that was copied
   if (fs::exists(str(folder, "/", kEmergency))) consider(kEmergency);
   std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
     return a.step != b.step ? a.step > b.step : a.emergency > b.emergency;
@@ -278,6 +298,7 @@ void verify(const std::string& checkpoint, const Manifest& manifest, int part, i
     const std::int64_t place = std::exchange(at, at + bytes + 1);
     if (place >= end || at <= first) continue;
     const std::string path = str(folder, "/", file);
+    require_access(path);
     const std::int64_t found = size_on_disk(path);
     require<CheckpointError>(found == bytes, "'", path, "' has ", found, " bytes, but ", bytes,
                              " were written");

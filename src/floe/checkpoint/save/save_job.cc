@@ -16,6 +16,7 @@
 #include "floe/checkpoint/save/commit_point.h"
 #include "floe/checkpoint/save/single_file.h"
 #include "floe/core/error.h"
+#include "floe/core/log.h"
 #include "floe/io/dcp/dcp.h"
 #include "floe/io/file/file.h"
 #include "floe/io/torch_file/torch_file.h"
@@ -267,6 +268,16 @@ void finish_set(const std::string& folder, Manifest about, const std::vector<Ran
   assemble(folder, about, ranks);
 }
 
+// The step of a set that was put together before; -1: there is none, or none that could be used.
+std::int64_t step_of_set(const std::string& set) {
+  try {
+    return fs::exists(set) ? read_manifest(manifest_path(set)).step : -1;
+  } catch (const CheckpointError& e) {
+    log::warn("the emergency set '", set, "' is not used: ", e.what());
+    return -1;
+  }
+}
+
 }  // namespace
 
 std::string run_save(const SaveJob& job, StoreExchange& ranks) {
@@ -329,15 +340,18 @@ std::vector<std::string> gather_emergencies(const std::string& folder, const Man
     try {
       const std::vector<RankManifest> ranks = read_set(set);
       finish_set(set, about, ranks);
-      if (fs::exists(target) &&
-          read_manifest(manifest_path(target)).step > ranks.front().header.step)
-        continue;
+      if (step_of_set(target) > ranks.front().header.step) continue;
       replace(set, target);
       sync_folder(folder);
-    } catch (const ResourceError&) {
-      throw;
-    } catch (const std::exception& e) {
+    } catch (const CheckpointError& e) {
       refused.push_back(str("the emergency set '", set, "' is not used: ", e.what()));
+    } catch (const DataError& e) {
+      refused.push_back(str("the emergency set '", set, "' is not used: ", e.what()));
+    } catch (const Error& e) {
+      // Anything else, such as a full disk, says nothing of the set, which the next save would
+      // remove.
+      throw Error(str("the emergency set '", set, "' cannot be put together now: ", e.what(),
+                      "; mend that, or remove the folder to go on without it"));
     }
   }
   return refused;

@@ -198,6 +198,8 @@ std::shared_ptr<const TensorSource> open(const Located& located, bool weights) {
       "of weights");
   const std::string& path = located.kind == PathKind::model ? located.path : located.checkpoint;
   std::shared_ptr<const TensorSource> source = open_tensors(path);
+  if (const std::string words = unreadable_in_words(*source); !words.empty())
+    log::warn("'", path, "' is not compared as a whole: ", words);
   return weights ? models::unwrapped(source, path) : source;
 }
 

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
+#include "floe/checkpoint/load/resume.h"
 #include "floe/cli/command.h"
 #include "floe/cli/commands/export_model.h"
 #include "floe/cli/model_card.h"
@@ -89,6 +91,44 @@ bool is_of_floe(const Located& located) {
   return located.kind != PathKind::model || is_known_model(located.path);
 }
 
+// What is written and what is read by their only names.
+fs::path real(const std::string& path) {
+  std::error_code error;
+  const fs::path found = fs::canonical(path, error);
+  return error ? fs::path() : found;
+}
+
+bool is_in(const fs::path& path, const fs::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
+         folder.end();
+}
+
+// --force removes what was at OUT, a folder with all that is in it: never a run, and never what is
+// read here.
+void require_not_lost(const ExportRequest& request, const Located& located,
+                      const std::optional<UsedModel>& model) {
+  const fs::path out = real(request.out);
+  if (out.empty()) return;  // nothing is there
+  require<ConfigError>(
+      request.to_file() || checkpoint::run_at(request.out).empty(), "export: '", request.out,
+      "' is a run, which is not replaced by what is exported; name another folder");
+  const auto check = [&](const std::string& read, bool whole_folder) {
+    const fs::path there = read.empty() ? fs::path() : real(read);
+    const bool lost =
+        !there.empty() && (is_in(there, out) || (whole_folder && out.parent_path() == there));
+    require<ConfigError>(!lost, "export: '", read, "' is read and would be lost with what is at '",
+                         request.out, "'; name another place");
+  };
+  for (const std::string& read : {located.path, request.checkpoint, request.model_yaml})
+    check(read, /*whole_folder=*/false);
+  check(request.base, /*whole_folder=*/true);
+  if (!model) return;
+  const models::ModelConfig& config = model->config;
+  for (const std::string& read : {config.lm, config.vision, config.tokenizer, config.weights})
+    check(read, /*whole_folder=*/true);
+  if (config.lora) check(config.lora->weights, /*whole_folder=*/true);
+}
+
 ExportResult write(const ExportRequest& request, const std::optional<UsedModel>& model,
                    const std::string& place) {
   if (request.raw) return export_raw(request, place);
@@ -155,6 +195,7 @@ Exit run_export(const Args& args) {
   require<ConfigError>(!request.ema || !request.checkpoint.empty(),
                        "export: --ema needs a checkpoint; '", request.source, "' is none");
 
+  require_not_lost(request, located, model);
   ExportResult result;
   if (request.to_file()) {
     const fs::path above = fs::absolute(request.out).parent_path();

@@ -82,6 +82,12 @@ void warn_of_missing_averages(const std::string& checkpoint) {
               ": frozen when it was saved, so that the weights are written as they are");
 }
 
+void warn_of_unreadable(const TensorSource& source, const std::string& path,
+                        const std::string& prefix = "") {
+  const std::string words = unreadable_in_words(source, prefix);
+  if (!words.empty()) log::warn("'", path, "' is not exported as a whole: ", words);
+}
+
 class ModelExport {
  public:
   ModelExport(const ExportRequest& request, const UsedModel& model, const std::string& place)
@@ -200,6 +206,7 @@ bool ExportRequest::to_file() const {
 
 std::shared_ptr<const TensorSource> exported_weights(const ExportRequest& request) {
   const std::shared_ptr<const TensorSource> source = open_tensors(request.checkpoint);
+  warn_of_unreadable(*source, request.checkpoint, weights_prefix(*source));
   auto weights = models::unwrapped(source, request.checkpoint);
   if (!request.ema) return weights;
   Renames averages = names_below(*source, kAverages);
@@ -214,7 +221,9 @@ std::shared_ptr<const TensorSource> exported_weights(const ExportRequest& reques
 }
 
 ExportResult export_raw(const ExportRequest& request, const std::string& place) {
-  ExportResult result = write(open_tensors(request.checkpoint), place, request);
+  const std::shared_ptr<const TensorSource> source = open_tensors(request.checkpoint);
+  warn_of_unreadable(*source, request.checkpoint);
+  ExportResult result = write(source, place, request);
   result.what = "every tensor under its flat name";
   return result;
 }

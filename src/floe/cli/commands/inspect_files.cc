@@ -296,6 +296,7 @@ std::string tensors_text(const std::string& path) {
     out << name << std::string(longest - name.size() + 2, ' ') << name_of(tensor.dtype) << " ["
         << join(tensor.shape) << "]  " << format_bytes(tensor.bytes()) << "\n";
   }
+  if (const std::string words = unreadable_in_words(*source); !words.empty()) out << words << "\n";
   out << totals_of(path, *source);
   return out.str();
 }

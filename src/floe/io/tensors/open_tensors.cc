@@ -230,6 +230,18 @@ pickle::Value state_value(const TensorSource& source, const std::string& key) {
   return path_exists(meta) ? value_at(TorchFile(meta), key) : kNone;
 }
 
+std::string unreadable_in_words(const TensorSource& source, const std::string& prefix) {
+  std::map<std::string, std::string> refused;
+  if (const auto* file = dynamic_cast<const TorchFile*>(&source)) refused = file->refused();
+  if (const auto* directory = dynamic_cast<const DcpDirectory*>(&source))
+    refused = directory->refused();
+  std::erase_if(refused, [&](const auto& entry) { return !entry.first.starts_with(prefix); });
+  if (refused.empty()) return "";
+  const auto& [name, why] = *refused.begin();
+  return str(counted(static_cast<std::int64_t>(refused.size()), "tensor"),
+             " cannot be read, such as ", quoted(name), ", which ", why);
+}
+
 bool is_of_lightning(const TensorSource& source) {
   return !state_value(source, "pytorch-lightning_version").is_none();
 }

@@ -121,13 +121,26 @@ TorchTensor parse_strided(const Items& args, std::size_t least, std::optional<DT
   return tensor;
 }
 
+// Views that torch negates or conjugates when they are used; their storage has other numbers.
+void refuse_lazy(const Items& args, std::size_t at) {
+  if (args.size() <= at || !args[at].has_entries()) return;
+  for (const auto& [key, value] : args[at].entries())
+    if (value.is(Kind::boolean) && value.boolean())
+      refuse<UnreadableTensor>("is a view with ", shown(key),
+                               ", whose numbers are not those of its "
+                               "storage: save it with .resolve_neg()");
+}
+
 TorchTensor parse_call(const Value& callable, const Value& args) {
   const Items& items = args.items();
   const auto& name = callable.global().name;
-  if (name == "_rebuild_tensor" || name == "_rebuild_tensor_v2")
+  if (name == "_rebuild_tensor" || name == "_rebuild_tensor_v2") {
+    refuse_lazy(items, 6);
     return parse_strided(items, 4, std::nullopt);
+  }
   if (name == "_rebuild_tensor_v3") {
     if (items.size() < 7) refuse("is made without a dtype");
+    refuse_lazy(items, 7);
     return parse_strided(items, 7, parse_torch_dtype(items[6]));
   }
   if (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state") {

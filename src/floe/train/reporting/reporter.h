@@ -80,6 +80,8 @@ class Reporter {
 
   // The resolved configuration.
   const nlohmann::json& config_json() const { return config_json_; }
+  // run.resume, but for a job that was started again: see Note [Started again].
+  std::string resume() const { return folder_.goes_on() ? "auto" : config_.run.resume; }
 
  private:
   // Rank 0.

@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "floe/comm/shared_folder.h"
 #include "floe/core/log.h"
@@ -33,6 +36,54 @@ bool holds_a_run(const fs::path& folder) {
   return fs::is_directory(checkpoints, ignored) && !fs::is_empty(checkpoints, ignored);
 }
 
+// Note [Started again]
+// With run.resume=never a run begins anew when somebody starts it, and not when its launcher or
+// scheduler starts the same job again after a failure: that would throw away what the job has
+// trained. The start that begins a run leaves the names of its job in the lock's file; a later one
+// that is counted as a start again, of a job of that name, goes on.
+struct Restarts {
+  const char* count;
+  const char* job;
+};
+constexpr std::array kRestarts = std::to_array<Restarts>({
+    {"FLOE_RESTARTS", "FLOE_LAUNCH"},
+    {"TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"},
+    {"SLURM_RESTART_COUNT", "SLURM_JOB_ID"},
+});
+
+// "SLURM_JOB_ID=12345\n"; empty: nobody has named the job.
+std::string line_of_job(const char* variable) {
+  const char* text = std::getenv(variable);
+  std::string job = text ? text : "";
+  if (job == "none") job += str(" of ", ::getppid());  // torchrun's, which stays for all its starts
+  return job.empty() ? "" : str(variable, "=", job, "\n");
+}
+
+std::string names_of_job() {
+  std::string names;
+  for (const Restarts& known : kRestarts) names += line_of_job(known.job);
+  return names;
+}
+
+bool is_started_again(const std::string& names_of_begin) {
+  return std::any_of(kRestarts.begin(), kRestarts.end(), [&](const Restarts& known) {
+    const char* count = std::getenv(known.count);
+    const std::string line = line_of_job(known.job);
+    return count && std::strtoll(count, nullptr, 10) > 0 && !line.empty() &&
+           ("\n" + names_of_begin).find("\n" + line) != std::string::npos;
+  });
+}
+
+// A disk that is not mounted would look like a run that has saved nothing.
+void require_checkpoints(const fs::path& run) {
+  const fs::path folder = run / "checkpoints";
+  std::error_code ignored;
+  const bool link = fs::is_symlink(folder, ignored);
+  require<ConfigError>(fs::is_directory(folder, ignored) || !(link || fs::exists(folder, ignored)),
+                       "run.dir: ", folder.string(), " is no folder",
+                       link ? ", but a link that leads to none; is its disk mounted?" : "");
+}
+
 void move_aside(const fs::path& folder) {
   for (int number = 1;; ++number) {
     const fs::path place = str(folder.string(), ".", number);
@@ -44,9 +95,14 @@ void move_aside(const fs::path& folder) {
   }
 }
 
+constexpr std::int64_t kMostOfLock = 1 << 16;
+constexpr const char* kGoesOn = "goes on";  // instead of a problem
+
+std::string lock_file(const std::string& folder) { return folder + "/.lock"; }
+
 // The lock goes with the process, however it ends.
 int lock_folder(const std::string& folder) {
-  const std::string path = folder + "/.lock";
+  const std::string path = lock_file(folder);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (const int error = errno; fd < 0)
     throw Error(str("run.dir: ", path, " cannot be written: ", std::strerror(error)),
@@ -94,11 +150,10 @@ RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config
       observe::check_sinks(config.log.sinks);  // before anything is made or replaced
       fs::create_directories(path_);
       lock_ = lock_folder(path_);
-      if (config.run.resume == "never" && holds_a_run(path_)) {
-        ::close(std::exchange(lock_, -1));
-        move_aside(path_);
-        fs::create_directories(path_);
-        lock_ = lock_folder(path_);
+      if (config.run.resume != "never") require_checkpoints(path_);
+      if (config.run.resume == "never") {
+        goes_on_ = holds_a_run(path_) && is_started_again(read_text(lock_file(path_), kMostOfLock));
+        if (!goes_on_) begin_anew();
       }
     } catch (const fs::filesystem_error& e) {
       report(exit_for(e.code().value()),
@@ -106,10 +161,13 @@ RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config
     } catch (const Error& e) {
       report(e.exit(), e.what());
     }
+    if (found.empty() && goes_on_) found = kGoesOn;
     world.publish("run folder", found);
   } else {
     found = world.hear("run folder", "rank 0 did not open the run's folder");
   }
+  goes_on_ = found == kGoesOn;
+  if (goes_on_) found.clear();
   if (!found.empty()) throw Error(found.substr(1), static_cast<Exit>(found[0] - '0'));
   const std::string logs = path_ + "/logs";
   std::error_code failed;
@@ -120,6 +178,22 @@ RunFolder::RunFolder(const RunConfig& config, comm::World& world) : path_(config
                 exit_for(failed.value()));
   check_shared(path_, world);
   log::set_file(str(logs, "/rank_", world.rank(), ".log"));
+  if (goes_on_ && world.rank() == 0)
+    log::info(
+        "run.resume is never, but this job began the run itself and is started again: it "
+        "goes on");
+}
+
+void RunFolder::begin_anew() {
+  if (holds_a_run(path_)) {
+    ::close(std::exchange(lock_, -1));
+    move_aside(path_);
+    fs::create_directories(path_);
+    lock_ = lock_folder(path_);
+  }
+  // Not atomically, which would be another file than the one that is locked. A job whose names are
+  // cut off is one without a name.
+  std::ofstream(lock_file(path_), std::ios::trunc) << names_of_job();
 }
 
 void RunFolder::write_config(const std::string& config_yaml) const {
