@@ -491,5 +491,11 @@ TEST(Loader, PreparedBatchesLoseTheirPadding) {
   EXPECT_EQ(fingerprint(again.next()), expected);
 }
 
+// Neither a wait nor the end of a loader takes as long as a command that does not answer.
+TEST(Loader, AWaitForACommandCanBeGivenUp) {
+  Loader loader(laion_config("pipe:sleep 1000", 1), context());
+  EXPECT_THROW(loader.next([] { throw Error("given up"); }), Error);
+}
+
 }  // namespace
 }  // namespace floe::data::loader_test

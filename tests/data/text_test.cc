@@ -53,7 +53,7 @@ TEST(TextLines, GivesLinesAsMembers) {
   const std::string long_line(700'000, 'x');
   const std::string path = folder.write("a.jsonl", "one\n\n  \t\r\n" + long_line + "\nlast");
   for (const std::string& where : {path, gzipped(path), "pipe:cat '" + path + "'"}) {
-    const auto lines = open_text(where);
+    const auto lines = open_text(where, nullptr);
     TarEntry entry;
     std::vector<std::pair<std::string, std::size_t>> seen;
     while (lines->next(entry)) seen.emplace_back(entry.name, entry.data.size());
@@ -61,10 +61,10 @@ TEST(TextLines, GivesLinesAsMembers) {
                         {"1.jsonl", 3}, {"4.jsonl", 700'000}, {"5.jsonl", 4}}));
     EXPECT_FALSE(lines->next(entry));
   }
-  EXPECT_THROW(open_text(folder.path("none.jsonl")), DataError);
+  EXPECT_THROW(open_text(folder.path("none.jsonl"), nullptr), DataError);
   const std::string zipped = folder.read("a.jsonl.gz");
   const std::string cut = folder.write("cut.jsonl.gz", zipped.substr(0, zipped.size() - 9));
-  const auto lines = open_text(cut);
+  const auto lines = open_text(cut, nullptr);
   TarEntry entry;
   EXPECT_THROW(while (lines->next(entry)){}, DataError);
   EXPECT_FALSE(lines->next(entry));

@@ -1,13 +1,22 @@
 #include "floe/io/tar/tar.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "floe/core/error.h"
+#include "floe/io/file/input_stream.h"
 #include "tests/io/scratch.h"
 
 namespace floe::tar_test {
 namespace {
 
+using namespace std::string_literals;
 using namespace std::string_view_literals;
 using Members = std::vector<std::pair<std::string, std::string>>;
 
@@ -145,6 +154,61 @@ TEST(Tar, AReaderMayBeLeftEarly) {
   TarReader reader("pipe:while :; do cat " + path + "; done");
   TarEntry entry;
   EXPECT_TRUE(reader.next(entry));
+}
+
+// The process id that a command has written, once it is there.
+pid_t process_of(const std::string& path) {
+  int pid = 0;
+  for (int i = 0; i < 5000 && !(std::ifstream(path) >> pid); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  return pid;
+}
+
+// Whether the process ends, at once or soon.
+bool ends(pid_t pid) {
+  for (int i = 0; i < 5000; ++i) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/stat");
+    std::string number, name, state;
+    if (!(status >> number >> name >> state) || state == "Z") return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return false;
+}
+
+TEST(Tar, ACommandThatDoesNotAnswerIsGivenUp) {
+  const test::Scratch scratch;
+  const std::string path = scratch.write("a.tar", tar_of(kMembers)), pid = scratch.path("pid");
+  for (const std::string& before : {""s, "trap '' TERM; "s, "cat " + path + "; "}) {
+    std::filesystem::remove(pid);
+    std::atomic<bool> stop{false};
+    pid_t process = 0;
+    std::thread person([&] {
+      process = process_of(pid);
+      stop = true;
+    });
+    try {
+      TarReader reader("pipe:" + before + "sleep 1000 & echo $! > " + pid + "; wait; wait", &stop);
+      TarEntry entry;
+      while (reader.next(entry)) continue;
+      ADD_FAILURE() << "it has an end";
+    } catch (const DataError&) {  // from the constructor or next(), wherever it waits
+    }
+    person.join();
+    EXPECT_GT(process, 0);
+    EXPECT_TRUE(ends(process)) << "it may hold on to the streams of this one";
+  }
+}
+
+// What a terminal or a launcher signals is a group.
+TEST(Tar, CommandsHaveAGroupOfTheirOwnAndNoInput) {
+  const auto said = [](const std::string& command) {
+    const auto stream = open_input("pipe:" + command);
+    std::string text;
+    for (char c = 0; stream->read(std::as_writable_bytes(std::span(&c, 1))) > 0;) text += c;
+    return text;
+  };
+  EXPECT_NE(said("cut -d ' ' -f 5 /proc/self/stat"), std::to_string(getpgrp()) + "\n");
+  EXPECT_EQ(said("readlink /proc/self/fd/0"), "/dev/null\n");
 }
 
 TEST(TarWriter, RefusesBadNames) {

@@ -16,6 +16,7 @@ import time
 import pytest
 from safetensors.torch import load_file, save_file
 
+from patience import wait_until
 from running import GOLDENS, command, environment, steps_of, wait_for_steps
 from s3_server import s3_server
 from small_data import pairs_config, write_shards, write_tar
@@ -119,6 +120,44 @@ def test_shards_from_elsewhere_with_a_kill_in_the_middle(start, train, tmp_path,
     assert ours == theirs and len(theirs) == steps
     told = [re.findall(r"data: laion: (\d+) samples read, (\d+) used", run.stderr) for run in (again, whole)]
     assert told[0] == told[1] == [(str(4 * steps), str(4 * steps))]
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_to_a_run_do_not_reach_the_commands_that_bring_shards(start, tmp_path, number):
+    """floe launch signals the groups of its ranks: a command in one of them would end in the middle of a shard."""
+    shards = f"{tmp_path}/{write_shards(tmp_path, 2, 8)}"
+    halves = f"f={shards}; head -c 9000 $f; echo >> {tmp_path}/begun; sleep 3; tail -c +9001 $f"
+    config = pairs_config(f"pipe:{halves}", steps=4)
+    config["data"]["laion"]["num_samples"] = 16
+    process = start(config, ranks=2)
+    begun = tmp_path / "begun"
+    wait_until(lambda: begun.exists() and len(begun.read_text()) == 2)
+    process.send_signal(number)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 0, text
+    assert "could not be read" not in text and "data: laion: 16 samples read, 16 used" in text, text
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_command_that_does_not_answer_does_not_keep_a_run_from_stopping(start, train, tmp_path, ranks):
+    """The state of the step before is saved by each rank, as wherever a step takes too long."""
+    shards = write_shards(tmp_path, ranks, 12)
+    config = pairs_config(f"pipe:cat {tmp_path}/{shards}; sleep 1000", steps=100)
+    config["data"]["shuffle"] = {"samples": 1, "initial": 1}
+    config["run"] = {"stop_grace_s": 1}
+    process = start(config, ranks=ranks)
+    wait_for_steps(process, 3)
+    time.sleep(1)
+    steps = max(steps_of(process.folder))
+    assert steps < 7, "it had to wait for data"
+    begin = time.time()
+    process.send_signal(signal.SIGTERM)
+    _, text = process.communicate(timeout=60)
+    assert time.time() - begin < 20, text
+    assert "was not done 1" in text and f"the emergency checkpoint of step {steps} is whole" in text, text
+    config["data"]["laion"]["shards"] = f"{tmp_path}/{shards}"
+    again = train(config, f"train.steps={steps + 1}", "run.resume_data=restart", ranks=ranks)
+    assert f"continuing after step {steps} from" in again.stderr
 
 
 def test_messages_about_one_of_something_are_english(train, pairs):

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <utility>
 
 #include "floe/core/error.h"
@@ -117,9 +118,9 @@ void Inspection::run(const Visit& visit) {
   data::ReaderOptions reading;
   reading.shards = std::make_shared<const std::vector<std::string>>(options_.shards);
   reading.rules = options_.data.rules;
-  reading.open = [&, open = rules_.open](const std::string& where) {
+  reading.open = [&, open = rules_.open](const std::string& where, const std::atomic<bool>* stop) {
     ShardTally& tally = tallies_[num_opened++];
-    return std::make_unique<CountedFiles>(open(where), tally);
+    return std::make_unique<CountedFiles>(open(where, stop), tally);
   };
   data::ShardWalker walker(reading, data::every_nth_shard(0, 1, options_.shards.size()));
   for (std::int64_t seen = 0; !walker.ended() && (!options_.limit || seen < *options_.limit);) {

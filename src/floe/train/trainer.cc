@@ -255,7 +255,7 @@ std::vector<PackedBatch> Trainer::read_batches() {
   const auto& every_epochs = config_.checkpoint.every_epochs;
   for (micro_steps_ = 0; micro_steps_ < config_.train.gradient_accumulation;) {
     deadline_->check();
-    const data::Batch batch = loader_->next();
+    const data::Batch batch = loader_->next([this] { deadline_->check(); });
     ++micro_steps_;
     epoch_ = batch.epoch;
     if (config_.train.packed)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr std::size_t kBatchesAhead = 2;
 // Pictures that one task writes: enough that tasks cost nothing, few enough to share them out.
 constexpr std::int64_t kImagesOfTask = 8;
+constexpr std::chrono::milliseconds kLook{200};  // how often a wait is checked
 
 }  // namespace
 
@@ -164,12 +166,18 @@ void Loader::finish(Unfinished& unfinished) {
   ready_.notify_all();
 }
 
-Batch Loader::next() {
+Batch Loader::next(const std::function<void()>& check) {
   std::shared_ptr<Unfinished> next;
   {
     std::unique_lock lock(mutex_);
-    ready_.wait(lock,
-                [&] { return ahead_.empty() ? failure_ != nullptr : ahead_.front()->is_ready; });
+    const auto is_there = [&] {
+      return ahead_.empty() ? failure_ != nullptr : ahead_.front()->is_ready;
+    };
+    while (!ready_.wait_for(lock, kLook, is_there)) {
+      lock.unlock();
+      if (check) check();
+      lock.lock();
+    }
     if (ahead_.empty()) std::rethrow_exception(failure_);
     next = std::move(ahead_.front());
     ahead_.pop_front();

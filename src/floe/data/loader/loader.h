@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -95,14 +96,15 @@ class Loader {
   Loader(const DataConfig& config, LoaderContext context, const SavedRanks& saved);
   Loader(const DataConfig& config, LoaderContext context, std::span<const nlohmann::json> saved)
       : Loader(config, std::move(context), SavedRanks::held(saved)) {}
-  // Tells what was damaged. May wait for a pipe that is being read.
+  // Tells what was damaged.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
   // Waits for the next batch. There is always one: after the last of an epoch comes the next epoch.
-  // Throws DataError when the data cannot be used; later calls do so again.
-  Batch next();
+  // Throws DataError when the data cannot be used; later calls do so again. While it waits it calls
+  // `check` several times a second, which may throw; the batch then comes with the next call.
+  Batch next(const std::function<void()>& check = {});
   // Behind the last batch that next() gave.
   LoaderState state() const;
   // Epochs that are over, and batches of the one after them that are given.

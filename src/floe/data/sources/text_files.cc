@@ -24,8 +24,8 @@ bool is_blank(const std::vector<std::byte>& line) {
 // The lines of a file of JSON lines as members of a shard.
 class TextLines : public MemberSource {
  public:
-  explicit TextLines(const std::string& where)
-      : where_(where), stream_(open_input(where)), buffer_(kBufferBytes) {}
+  TextLines(const std::string& where, const std::atomic<bool>* stop)
+      : where_(where), stream_(open_input(where, stop)), buffer_(kBufferBytes) {}
   bool next(TarEntry& entry) override;
 
  private:
@@ -85,9 +85,9 @@ bool is_json_lines(const std::string& where) {
   return where.find(".jsonl") != std::string::npos || where.find(".ndjson") != std::string::npos;
 }
 
-std::unique_ptr<MemberSource> open_text(const std::string& where) {
-  if (!is_json_lines(where)) return open_tar(where);
-  return std::make_unique<TextLines>(where);
+std::unique_ptr<MemberSource> open_text(const std::string& where, const std::atomic<bool>* stop) {
+  if (!is_json_lines(where)) return open_tar(where, stop);
+  return std::make_unique<TextLines>(where, stop);
 }
 
 }  // namespace floe::data

@@ -16,7 +16,7 @@ constexpr std::int64_t kMostSilentShards = 64;
 
 class TarMembers : public MemberSource {
  public:
-  explicit TarMembers(const std::string& where) : reader_(where) {}
+  TarMembers(const std::string& where, const std::atomic<bool>* stop) : reader_(where, stop) {}
   bool next(TarEntry& entry) override { return reader_.next(entry); }
 
  private:
@@ -31,8 +31,8 @@ std::int64_t bytes_of(const RawSample& raw) {
 
 }  // namespace
 
-std::unique_ptr<MemberSource> open_tar(const std::string& where) {
-  return std::make_unique<TarMembers>(where);
+std::unique_ptr<MemberSource> open_tar(const std::string& where, const std::atomic<bool>* stop) {
+  return std::make_unique<TarMembers>(where, stop);
 }
 
 ShardWalker::NextPart every_nth_shard(std::int64_t first, std::int64_t step, std::size_t count) {
@@ -49,7 +49,7 @@ ShardWalker::ShardWalker(const ReaderOptions& options, NextPart next_part)
     : options_(options), next_part_(std::move(next_part)), grouper_(options.rules) {}
 
 void ShardWalker::report(const std::string& what) {
-  bad_.push_back({shard_index_, what});
+  if (!is_stopped()) bad_.push_back({shard_index_, what});  // what was given up is not damaged
   members_.reset();
 }
 
@@ -64,7 +64,7 @@ bool ShardWalker::open_shard() {
   ordinal_ = opened->ordinal;
   member_ = 0;
   try {
-    members_ = options_.open(shard_);
+    members_ = options_.open(shard_, options_.stop);
   } catch (const DataError& error) {
     report(error.what());
   }
@@ -92,10 +92,9 @@ FoundSample ShardWalker::found(RawSample raw, Cursor next) const {
 }
 
 std::optional<FoundSample> ShardWalker::next() {
-  const auto stopped = [&] { return options_.stop && options_.stop->load(); };
   const std::size_t bad_before = bad_.size();
   std::int64_t num_silent = 0;
-  while (!stopped() && bad_.size() == bad_before && num_silent < kMostSilentShards) {
+  while (!is_stopped() && bad_.size() == bad_before && num_silent < kMostSilentShards) {
     num_silent += !members_;
     if (!members_ && !open_shard()) {
       auto last = grouper_.finish();
@@ -104,7 +103,7 @@ std::optional<FoundSample> ShardWalker::next() {
       return found(std::move(*last), {ordinal_ + 1, 0});
     }
     TarEntry entry;
-    while (!stopped() && next_member(entry)) {
+    while (!is_stopped() && next_member(entry)) {
       const Cursor here{ordinal_, member_ - 1};
       auto sample = grouper_.add(shard_, entry.name, std::move(entry.data));
       if (sample) {
@@ -114,7 +113,7 @@ std::optional<FoundSample> ShardWalker::next() {
       }
       if (!open_) open_ = here;
     }
-    if (stopped()) break;
+    if (is_stopped()) break;
     if (auto sample = grouper_.end_shard()) {
       FoundSample result = found(std::move(*sample), {ordinal_ + 1, 0});
       open_.reset();

@@ -23,9 +23,11 @@ class MemberSource {
   // As TarReader::next().
   virtual bool next(TarEntry& entry) = 0;
 };
-// Opens a shard; throws DataError when it cannot. Called from any thread.
-using OpenShard = std::function<std::unique_ptr<MemberSource>(const std::string& where)>;
-std::unique_ptr<MemberSource> open_tar(const std::string& where);
+// Opens a shard; throws DataError when it cannot. Called from any thread. `stop` (or null) as in
+// open_input().
+using OpenShard = std::function<std::unique_ptr<MemberSource>(const std::string& where,
+                                                              const std::atomic<bool>* stop)>;
+std::unique_ptr<MemberSource> open_tar(const std::string& where, const std::atomic<bool>* stop);
 
 struct ReaderOptions {
   std::shared_ptr<const std::vector<std::string>> shards;
@@ -67,6 +69,7 @@ class ShardWalker {
   bool next_member(TarEntry& entry);
   FoundSample found(RawSample raw, Cursor next) const;
   void report(const std::string& what);
+  bool is_stopped() const { return options_.stop && options_.stop->load(); }
 
   const ReaderOptions& options_;
   NextPart next_part_;

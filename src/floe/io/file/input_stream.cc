@@ -2,6 +2,7 @@
 
 #include <archive.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/stat.h>
@@ -12,8 +13,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "floe/core/error.h"
@@ -22,7 +25,10 @@
 namespace floe {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::size_t kBlockBytes = 64 * 1024;  // of compressed data
+constexpr int kLookMs = 100;                    // how often a wait looks whether it goes on
 
 void drain(InputStream& stream) {
   std::array<std::byte, 4096> unused;
@@ -61,7 +67,8 @@ class FileStream : public InputStream {
 
 class CommandStream : public InputStream {
  public:
-  explicit CommandStream(std::string command) : command_(std::move(command)) {
+  CommandStream(std::string command, const std::atomic<bool>* stop)
+      : command_(std::move(command)), stop_(stop) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) {
       require_resources(errno, str("cannot make a pipe for '", command_, "'"));
@@ -71,9 +78,21 @@ class CommandStream : public InputStream {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    // Signals to the run's group (Ctrl-C, and what a launcher passes on) are not for the command: a
+    // shard would be cut off where it is read. Such a group cannot read from a terminal.
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    sigset_t defaults;
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGPIPE);  // a run ignores it; a command that nobody reads has to end
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
     const char* words[]{"sh", "-c", command_.c_str(), nullptr};
-    const int error =
-        ::posix_spawn(&child_, "/bin/sh", &actions, nullptr, const_cast<char**>(words), environ);
+    const int error = ::posix_spawn(&child_, "/bin/sh", &actions, &attributes,
+                                    const_cast<char**>(words), environ);
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     ::close(ends[1]);
     if (error != 0) {
@@ -84,16 +103,16 @@ class CommandStream : public InputStream {
   }
   ~CommandStream() override {
     ::close(fd_);
-    if (child_ > 0) {  // left before its end
-      ::kill(child_, SIGTERM);
-      wait();
-    }
+    if (child_ > 0) end();  // left before its end
   }
   CommandStream(const CommandStream&) = delete;
   CommandStream& operator=(const CommandStream&) = delete;
 
   std::size_t read(std::span<std::byte> out) override {
     for (;;) {
+      require<DataError>(!stop_ || !stop_->load(), "reading from '", command_, "' was stopped");
+      pollfd readable{fd_, POLLIN, 0};
+      if (stop_ && ::poll(&readable, 1, kLookMs) <= 0) continue;
       const ssize_t got = ::read(fd_, out.data(), out.size());
       if (got > 0) return static_cast<std::size_t>(got);
       if (got == 0) break;
@@ -119,8 +138,22 @@ class CommandStream : public InputStream {
     child_ = -1;
     return status;
   }
+  // With all processes that it has started, which may hold on to this one's stderr.
+  void end() {
+    ::kill(-child_, SIGTERM);
+    siginfo_t info{};
+    for (int i = 0; i < 2000 && info.si_pid == 0; ++i) {
+      // Until it is reaped, its number cannot belong to another group.
+      if (::waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+        break;
+      if (info.si_pid == 0) std::this_thread::sleep_for(1ms);
+    }
+    ::kill(-child_, SIGKILL);
+    wait();
+  }
 
   std::string command_;
+  const std::atomic<bool>* stop_;
   int fd_ = -1;
   pid_t child_ = -1;
 };
@@ -263,11 +296,11 @@ class FilterStream : public InputStream {
 
 }  // namespace
 
-std::unique_ptr<InputStream> open_input(const std::string& where) {
+std::unique_ptr<InputStream> open_input(const std::string& where, const std::atomic<bool>* stop) {
   constexpr std::string_view kPipe = "pipe:";
   std::unique_ptr<InputStream> source;
   if (where.starts_with(kPipe))
-    source = std::make_unique<CommandStream>(where.substr(kPipe.size()));
+    source = std::make_unique<CommandStream>(where.substr(kPipe.size()), stop);
   else
     source = std::make_unique<FileStream>(where);
 

@@ -1,6 +1,7 @@
 // The bytes of a file or of a command's output, one after the other, decompressed on the way.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -20,7 +21,9 @@ class InputStream {
 };
 
 // `where` is a path or "pipe:COMMAND"; gzip, bzip2, xz, zstd and lz4 are told by their content.
-// Throws DataError when there is no such file.
-std::unique_ptr<InputStream> open_input(const std::string& where);
+// Throws DataError when there is no such file. Soon after `stop` becomes true, reading from a command
+// throws DataError instead of waiting for it, here and in read(). A command ends with the stream.
+std::unique_ptr<InputStream> open_input(const std::string& where,
+                                        const std::atomic<bool>* stop = nullptr);
 
 }  // namespace floe

@@ -5,6 +5,7 @@
 //   while (reader.next(entry)) use(entry.name, entry.data);
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,8 +26,8 @@ struct TarEntry {
 class TarReader {
  public:
   // A path, or "pipe:COMMAND": what the shell command writes. gzip, bzip2, xz, zstd and lz4 are
-  // told by their content. Throws DataError when there is no such file.
-  explicit TarReader(const std::string& where);
+  // told by their content. Throws DataError when there is no such file. `stop` as in open_input().
+  explicit TarReader(const std::string& where, const std::atomic<bool>* stop = nullptr);
   ~TarReader();
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;

@@ -175,13 +175,13 @@ bool parse_pax(std::span<const std::byte> records, PaxFields& fields) {
 // the first block of zeros ends the archive, and so does the end of the file between members.
 class TarReader::Impl {
  public:
-  explicit Impl(const std::string& where) : where_(where), buffer_(kBufferBytes) {}
+  Impl(const std::string& where, const std::atomic<bool>* stop)
+      : where_(where), stop_(stop), buffer_(kBufferBytes) {}
 
   bool next(TarEntry& entry) {
     if (done_) return false;
     done_ = true;  // unless this call goes well
     try {
-      if (!stream_) stream_ = open_input(where_);
       if (!next_file(entry)) {
         stream_->finish();
         return false;
@@ -194,7 +194,7 @@ class TarReader::Impl {
   }
 
   std::uint64_t position() const { return position_; }
-  void open() { stream_ = open_input(where_); }
+  void open() { stream_ = open_input(where_, stop_); }
 
  private:
   // What headers before a member say about it. The first one wins.
@@ -341,6 +341,7 @@ class TarReader::Impl {
   }
 
   std::string where_;
+  const std::atomic<bool>* stop_;
   std::unique_ptr<InputStream> stream_;
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0, end_ = 0;  // what of the buffer is still to be given
@@ -349,7 +350,8 @@ class TarReader::Impl {
   bool done_ = false;
 };
 
-TarReader::TarReader(const std::string& where) : impl_(std::make_unique<Impl>(where)) {
+TarReader::TarReader(const std::string& where, const std::atomic<bool>* stop)
+    : impl_(std::make_unique<Impl>(where, stop)) {
   impl_->open();
 }
 TarReader::~TarReader() = default;
