@@ -239,6 +239,17 @@ def test_compressed(tmp_path):
         assert error is None and len(members) == 60
 
 
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("count", [3, 60])
+def test_a_command_that_fails_behind_compressed_data_is_told(compress, count, tmp_path):
+    """All that it has written is given before that, also where decompression ends without asking for more."""
+    data = archive([member(f"{number}.txt", os.urandom(3000)) for number in range(count)])
+    (tmp_path / "whole.tar").write_bytes(compress(data))
+    ((members, error),) = ours([f"pipe:cat {tmp_path}/whole.tar; exit 3"])
+    assert members == theirs(data)[0]
+    assert "failed with exit status 3" in error
+
+
 def test_gzip_cut_off(tmp_path):
     """Every member before the damage is given, to the last byte that can be decompressed."""
     data = gzip.compress(archive([member(f"{number}.txt", os.urandom(900)) for number in range(100)]))

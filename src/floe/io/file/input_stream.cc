@@ -261,13 +261,16 @@ class FilterStream : public InputStream {
   }
 
   std::size_t read(std::span<std::byte> out) override {
-    if (at_end_) return 0;
-    const la_ssize_t got = archive_read_data(archive_.get(), out.data(), out.size());
-    if (got <= 0) at_end_ = true;
-    if (got < 0) check(static_cast<int>(got));
-    return static_cast<std::size_t>(std::max<la_ssize_t>(got, 0));
+    if (block_.empty()) next_block();
+    const std::size_t count = std::min(out.size(), block_.size());
+    std::copy_n(block_.begin(), count, out.begin());
+    block_ = block_.subspan(count);
+    return count;
   }
-  void finish() override { drain(*this); }
+  void finish() override {
+    drain(*this);
+    source_->finish();  // libarchive need not have read behind the end mark
+  }
 
  private:
   struct Free {
@@ -278,18 +281,35 @@ class FilterStream : public InputStream {
       *bytes = buffer_.data();
       return static_cast<la_ssize_t>(source_->read(buffer_));
     } catch (const Error& error) {  // must not pass through libarchive
+      // Told behind the last block: some filters forget errors, others also what came before them.
       source_error_ = error.what();
-      return -1;
+      return 0;
     }
   }
+  // What the filter has come to: archive_read_data would lose earlier blocks with the error of a
+  // later one.
+  void next_block() {
+    const void* bytes = nullptr;
+    std::size_t size = 0;
+    la_int64_t place = 0;
+    while (!at_end_ && size == 0) {
+      const int status = archive_read_data_block(archive_.get(), &bytes, &size, &place);
+      if (status != ARCHIVE_EOF && status >= ARCHIVE_WARN) continue;
+      at_end_ = true;
+      check(status);
+    }
+    if (!at_end_) block_ = {static_cast<const std::byte*>(bytes), size};
+  }
   void check(int status) {
-    if (!source_error_.empty()) throw DataError(source_error_);
+    const bool goes_on = status != ARCHIVE_EOF && status >= ARCHIVE_WARN;
+    if (!goes_on && !source_error_.empty()) throw DataError(source_error_);
     require<DataError>(status >= ARCHIVE_WARN, "the compressed data is damaged or cut off");
   }
 
   std::unique_ptr<InputStream> source_;
   std::vector<std::byte> buffer_;
   std::string source_error_;
+  std::span<const std::byte> block_;  // what of the last block is still to be given
   bool at_end_ = false;
   std::unique_ptr<archive, Free> archive_;
 };
