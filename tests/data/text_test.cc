@@ -88,6 +88,11 @@ TEST(TextMaker, DropsWhatIsNoDocument) {
   EXPECT_EQ(reason_of("jsonl", R"(["text"])"), "bad_document");
   EXPECT_EQ(reason_of("jsonl", R"("text")"), "bad_document");
   EXPECT_EQ(reason_of("txt", "\xc3\x28"), "bad_text");
+  EXPECT_EQ(reason_of("jsonl", R"({"text": "half \ud83d"})"), "bad_text");
+  // What json.dumps writes and json.loads reads in other fields does not matter.
+  for (const char* other :
+       {"NaN", "-Infinity", "1e999", R"("\ud800")", R"({"k": 1, "k": 2})", "123456789012345678901"})
+    EXPECT_EQ(reason_of("jsonl", str(R"({"text": "yes", "score": )", other, "}")), "") << other;
   EXPECT_EQ(reason_of("png", "x"), "no_document");
 }
 

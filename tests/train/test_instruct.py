@@ -16,7 +16,7 @@ TOKENIZERS = GOLDENS.parent / "data" / "tokenizers"
 PAIRS = [
     {"prompt": "What is the capital of France?", "response": " Paris."},
     {"prompt": "", "response": "No question, and still an answer."},
-    {"prompt": "Ω≈ç — “quoted” 日本語\n", "response": "émigré 🙂\n\tlast line ", "source": "ignored"},
+    {"prompt": "Ω≈ç — “quoted” 日本語\n", "response": "émigré 🙂\n\tlast line ", "source": "ignored", "score": float("nan")},
     {"prompt": "Count.", "response": "".join(f" {i}," for i in range(90))},  # cut
 ]
 BAD = [

@@ -1,12 +1,10 @@
 // Instructions: lines of JSON, {"prompt": "…", "response": "…"}. A model reads the prompt and
 // learns the response.
-#include <nlohmann/json.hpp>
-
+#include "floe/data/python/json.h"
 #include "floe/data/python/str.h"
 #include "floe/data/sources/sample_text.h"
 #include "floe/data/sources/source_description.h"
 #include "floe/data/sources/text_files.h"
-#include "floe/io/file/json_text.h"
 
 namespace floe::data {
 
@@ -41,11 +39,11 @@ namespace {
 // The prompt fills max_tokens, so that nothing would be learned.
 constexpr std::string_view kLongPrompt = "long_prompt";
 
-std::string text_of(const nlohmann::json& line, const char* key) {
-  const auto found = line.find(key);
-  keep_if(found != line.end() && found->is_string(), reason::kBadDocument,
-          "the line has no string '", key, "'");
-  return found->get<std::string>();
+std::string_view text_of(const Json& line, const char* key) {
+  const Json* found = line.find(key);
+  keep_if(found && found->is(Json::Kind::string), reason::kBadDocument, "the line has no string '",
+          key, "'");
+  return found->text;
 }
 
 // BOS (if the tokenizer adds one), prompt, response, EOS; labels from the response on.
@@ -65,10 +63,11 @@ class InstructMaker : public SampleMaker {
     const Field* field = raw.find("jsonl");
     if (!field) field = raw.find("json");
     keep_if(field, reason::kNoDocument, "it has no .json");
-    const nlohmann::json line = or_drop(
-        reason::kBadJson, [&] { return parse_json(std::string(as_text(field->bytes)), "line"); });
-    keep_if(line.is_object(), reason::kBadDocument, "the line is no object");
-    const std::string prompt = text_of(line, "prompt"), response = text_of(line, "response");
+    std::optional<PythonJson> line;
+    or_drop(reason::kBadJson, [&] { return &line.emplace(field->bytes); });
+    keep_if(line->root().is(Json::Kind::object), reason::kBadDocument, "the line is no object");
+    const std::string_view prompt = text_of(line->root(), "prompt");
+    const std::string_view response = text_of(line->root(), "response");
     keep_if(!response.empty(), reason::kEmptyText, "the response is empty");
 
     Sample sample;

@@ -1,23 +1,21 @@
 #include "floe/data/sources/text.h"
 
-#include <nlohmann/json.hpp>
-
+#include "floe/data/python/json.h"
 #include "floe/data/python/str.h"
 #include "floe/data/sources/sample_text.h"
 #include "floe/data/sources/source_description.h"
 #include "floe/data/sources/text_files.h"
-#include "floe/io/file/json_text.h"
 
 namespace floe::data {
 namespace {
 
 std::string text_of_line(const Bytes& line) {
-  const nlohmann::json document =
-      or_drop(reason::kBadJson, [&] { return parse_json(std::string(as_text(line)), "line"); });
-  const auto text = document.is_object() ? document.find("text") : document.end();
-  keep_if(document.is_object() && text != document.end() && text->is_string(), reason::kBadDocument,
+  std::optional<PythonJson> document;
+  or_drop(reason::kBadJson, [&] { return &document.emplace(line); });
+  const Json* text = document->root().find("text");
+  keep_if(text && text->is(Json::Kind::string), reason::kBadDocument,
           "the line is no object with a string 'text'");
-  return text->get<std::string>();
+  return std::string(text->text);
 }
 
 std::string text_of(const RawSample& raw) {
