@@ -88,6 +88,15 @@ double Options::number(const std::string& name, double otherwise) const {
   return number;
 }
 
+std::optional<std::string> Options::written(const std::string& name,
+                                            const std::string& ending) const {
+  const auto path = value(name);
+  require<ConfigError>(!path || path->ends_with(ending), command_, ": ", name, " '",
+                       path.value_or(""), "' must end in ", ending,
+                       ", since what is there is replaced; name the file to write behind ", name);
+  return path;
+}
+
 std::string own_configs() {
   namespace fs = std::filesystem;
   std::error_code ignored;

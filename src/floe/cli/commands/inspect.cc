@@ -84,8 +84,8 @@ void inspect_shards(const Options& options) {
   for (const char* name : {"--samples", "--html", "--png"})
     require<ConfigError>(!options.has(name) || options.has("--tokenizer"), "inspect: ", name,
                          " needs --tokenizer DIR, the tokenizer that training would use");
+  const auto html = options.written("--html", ".html"), png = options.written("--png", ".png");
   inspect::Inspection inspection(inspect_options(options));
-  const auto html = options.value("--html"), png = options.value("--png");
   const bool lines = options.has("--samples"), json = options.has("--json");
   constexpr std::int64_t kCards = 60;
   inspect::ContactSheet sheet(
