@@ -52,9 +52,9 @@ TEST(Overrides, KeepTheirOrigin) {
 }
 
 TEST(Overrides, AreToldFromFiles) {
-  for (const char* text : {"a=1", "++a=1", "~a", "a.b=", "strategy=hybrid"})
+  for (const char* text : {"a=1", "++a=1", "~a", "a.b=", "strategy=hybrid", "a=b/c"})
     EXPECT_TRUE(is_override(text)) << text;
-  for (const char* text : {"a.yaml", "dir/a.yaml", "-", ""})
+  for (const char* text : {"a.yaml", "dir/a.yaml", "-", "", "runs/lr=1e-4/config.yaml", "~/a.yaml"})
     EXPECT_FALSE(is_override(text)) << text;
 }
 
@@ -98,6 +98,9 @@ INSTANTIATE_TEST_SUITE_P(
         {"train.steps=[1", "is a ']' or '}' missing?"},
         {"train.steps={a: 1, a: 2}", "the key 'a' is here a second time"},
         {"train.steps=*x", "not valid YAML"},
+        {"files=*.tar", "a text that begins with '*' stands in quotes, as in \"*x\""},
+        {"files=@list", "a text that begins with '@' stands in quotes"},
+        {"files={0..3}.tar", "a text that begins with '{' stands in quotes, as in \"{0..3}.tar\""},
         {"a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a=1", "is not a key"},
     }));
 
