@@ -214,6 +214,9 @@ Override parse_override(const std::string& argument) {
     const std::size_t begin = change.kind == Override::Kind::add ? 2 : 0;
     check(equals >= begin, "the key is missing; write ++key=value");
     key = argument.substr(begin, equals - begin);
+    // key=$VARIABLE with a variable that is not set would switch off what can be off.
+    check(equals + 1 < argument.size(), "there is no value behind '='; write ", key,
+          "=null where none is meant");
     change.value = parse_inline_yaml(argument.substr(equals + 1), origin);
   }
   change.path = split_path(key);
