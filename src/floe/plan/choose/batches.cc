@@ -23,6 +23,7 @@ data::LoaderContext context_of(const DataOfRun& of) {
   if (of.built.tokens) context.tokens = *of.built.tokens;
   if (of.built.model->image_size() > 0)
     context.transform.size = static_cast<int>(of.built.model->image_size());
+  context.positions = of.built.model->info().positions().value_or(data::kNoLimit);
   return context;
 }
 

@@ -326,6 +326,7 @@ data::LoaderContext loader_context(const RunConfig& config, const models::BuiltM
   if (built.tokens) context.tokens = *built.tokens;
   if (built.model->image_size() > 0)
     context.transform.size = static_cast<int>(built.model->image_size());
+  context.positions = built.model->info().positions().value_or(data::kNoLimit);
   if (world.device().is_cuda()) context.allocate = packing::pinned_images();
   return context;
 }
