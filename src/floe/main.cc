@@ -1,6 +1,8 @@
+#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +14,15 @@
 #include "floe/cli/command.h"
 
 namespace {
+
+// The number of a standard stream that was closed before the start is that of the next file or socket
+// that is opened, and what is logged would be written into it. One takes its place that gives and
+// takes nothing: reading and writing fail as they do without it.
+void fill_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(stream, F_GETFD) == -1 && errno == EBADF)
+      open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
 
 // Whoever has closed the other end of a pipe wants no more of it, so that nothing is lost.
 bool reader_has_left() {
@@ -46,6 +57,7 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_closed_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of writing it
   leave(run({argv + 1, argv + argc}));
 }

@@ -3,10 +3,14 @@
 import os
 import signal
 import socket
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from patience import patient
+
+FLOE = Path(os.environ["FLOE_BIN_DIR"]) / "floe"
 
 HANG = "while true; do sleep 0.1; done"
 
@@ -80,6 +84,18 @@ def test_without_prefix(floe):
     done = floe("launch", "-n", "2", "--no-prefix", *shell("echo out; echo err >&2"))
     assert done.stdout == "out\nout\n"
     assert done.stderr == "err\nerr\n"
+
+
+def test_output_that_is_lost_is_no_success():
+    """A full disk behind `> file`; who stops reading (`| head`) has what they wanted."""
+    words = [FLOE, "launch", "-n", "2", *shell("seq 20000")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1 and "is there room?" in done.stderr.splitlines()[-1]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as left:
+        left.stdout.readline()
+        left.stdout.close()
+        assert left.wait(timeout=60) == 0, left.stderr.read()
 
 
 def test_a_failing_rank_is_reported_last(floe):

@@ -1,6 +1,7 @@
 """Where commands write: what is no ordinary file is never replaced, and links are followed."""
 
 import os
+import shutil
 import socket
 import stat
 import sys
@@ -13,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import GOLDENS, save_dcp
 
 DATA = Path(__file__).parents[1] / "goldens" / "data"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 @pytest.fixture(params=["export file", "export torch", "export folder", "report", "inspect html", "inspect png"])
@@ -31,7 +33,7 @@ def write(request, floe, tmp_path):
         words = [str(DATA / "corpus" / "mmc4"), "--tokenizer", str(DATA / "tokenizers" / "llama"), "--limit", "2"]
         return floe("inspect", *words, f"--{kind.split()[1]}", str(path))
 
-    run.ending = {"export file": ".safetensors", "export torch": ".pt", "export folder": ""}.get(kind, ".out")
+    run.ending = {"export file": ".safetensors", "export torch": ".pt", "export folder": "", "inspect png": ".png"}.get(kind, ".html")
     run.makes_folder = kind == "export folder"
     return run
 
@@ -95,6 +97,29 @@ def test_a_folder_is_no_file(write, tmp_path):
     done = write(place)
     assert done.returncode == 2 and "is a folder; name a file in it" in done.stderr, done.stderr
     assert (place / "mine").is_dir()
+
+
+def test_a_page_replaces_no_other_file(floe, tmp_path):
+    """The name that was forgotten: what stands behind the option is what was to be looked at."""
+    shards = [tmp_path / "a.tar", tmp_path / "b.tar"]
+    for shard in shards:
+        shutil.copy(next((DATA / "corpus" / "mmc4").glob("*.tar")), shard)
+    before = shards[0].read_bytes()
+    tokenizer = ["--tokenizer", str(DATA / "tokenizers" / "llama")]
+    record = tmp_path / "run" / "metrics.jsonl"
+    record.parent.mkdir()
+    record.write_text('{"step": 1, "time": 1, "loss_laion": 2}\n')
+    plan = [str(CONFIGS / "transformer-demo.yaml"), "--gpu", "h200", "--batch", "1x64", "--worlds", "1,2"]
+    for words, option, ending in (
+        (["inspect", "--html", *map(str, shards), *tokenizer], "--html", ".html"),
+        (["inspect", "--png", *map(str, shards), *tokenizer], "--png", ".png"),
+        (["report", str(record.parent), "--output", str(record)], "--output", ".html"),
+        (["plan", *plan, "--html", str(record)], "--html", ".html"),
+    ):
+        done = floe(*words)
+        assert done.returncode == 2 and done.stdout == "", done.stderr
+        assert f"{option} '" in done.stderr and f"must end in {ending}, since what is there is replaced" in done.stderr
+    assert shards[0].read_bytes() == before and record.read_text().startswith("{")
 
 
 def test_the_numbers_of_forward(floe, tmp_path):

@@ -176,6 +176,8 @@ TEST_F(LayersTest, Errors) {
           ", which have hybrid, mine; did you mean 'hybrid'?"));
   expect_part(problem({"a.yaml", "experiment=[fast, fats]"}),
               "which have fast, slow; did you mean 'fast'?");
+  expect_part(problem({"a.yaml", "experiment=fast", "experiment=slow"}),
+              "experiment is given twice, and both are meant; write experiment=[a, b]");
   expect_part(problem({"a.yaml", "experiment=5"}), "5 is no name; write experiment=[a, b]");
   expect_part(problem({"a.yaml", "experiment=[../x]"}), "'../x' is no name");
   expect_part(problem({"a.yaml", "experiment={a: 1}"}), "a block is no name");

@@ -25,7 +25,7 @@ TEST(Overrides, Set) {
   expect_same(changed("a: {b: 1, c: 2}", {"a.b=5"}), "a: {b: 5, c: 2}");
   expect_same(changed("a: {b: 1}", {"x.y.z=1e-4"}), "a: {b: 1}\nx: {y: {z: 1e-4}}");
   expect_same(changed("a: 1", {"a=[1, 'two', {three: 3}]"}), "a: [1, 'two', {three: 3}]");
-  expect_same(changed("a: 1", {"a="}), "a: null");
+  expect_same(changed("a: 1", {"a=null"}), "a: null");
   expect_same(changed("a: 1", {"a=b=c"}), "a: b=c");
   expect_same(changed("a: null", {"a.b=1"}), "a: {b: 1}");
   expect_same(changed("a: 1", {"a=2", "a=3"}), "a: 3");
@@ -52,9 +52,9 @@ TEST(Overrides, KeepTheirOrigin) {
 }
 
 TEST(Overrides, AreToldFromFiles) {
-  for (const char* text : {"a=1", "++a=1", "~a", "a.b=", "strategy=hybrid"})
+  for (const char* text : {"a=1", "++a=1", "~a", "a.b=", "strategy=hybrid", "a=b/c"})
     EXPECT_TRUE(is_override(text)) << text;
-  for (const char* text : {"a.yaml", "dir/a.yaml", "-", ""})
+  for (const char* text : {"a.yaml", "dir/a.yaml", "-", "", "runs/lr=1e-4/config.yaml", "~/a.yaml"})
     EXPECT_FALSE(is_override(text)) << text;
 }
 
@@ -97,7 +97,11 @@ INSTANTIATE_TEST_SUITE_P(
          "train.steps is 5 (x.yaml:1:16), which has no 'x'; set train.steps itself"},
         {"train.steps=[1", "is a ']' or '}' missing?"},
         {"train.steps={a: 1, a: 2}", "the key 'a' is here a second time"},
+        {"train.clip.norm=", "there is no value behind '='; write train.clip.norm=null where none"},
         {"train.steps=*x", "not valid YAML"},
+        {"files=*.tar", "a text that begins with '*' stands in quotes, as in \"*x\""},
+        {"files=@list", "a text that begins with '@' stands in quotes"},
+        {"files={0..3}.tar", "a text that begins with '{' stands in quotes, as in \"{0..3}.tar\""},
         {"a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a=1", "is not a key"},
     }));
 

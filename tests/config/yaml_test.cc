@@ -46,6 +46,8 @@ TEST(Yaml, Errors) {
   expect_part(problem("a: b: c\n"), "x.yaml:1:5: not valid YAML");
   expect_part(problem("\ta: 1\n"), "x.yaml:1");
   expect_part(problem("a: *nowhere\n"), "x.yaml:1:4: not valid YAML");
+  expect_part(problem("a: *.tar\n"), "a text that begins with '*' stands in quotes");
+  expect_part(problem("a: {0..3}.tar\n"), "a text that begins with '{' stands in quotes");
   expect_part(problem("a: &x [*x]\n"), "this alias stands inside what it refers to");
   expect_part(problem("[a]: 1\n"), "a key must be a plain word");
   expect_part(problem("{a: 1}: 1\n"), "a key must be a plain word");

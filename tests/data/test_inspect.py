@@ -156,6 +156,8 @@ def test_tokenizer_folder():
         ([CORPUS / "laion", "--sampels"], "did you mean '--samples'"),
         ([CORPUS / "laion", "--source", "coco"], "laion or mmc4"),
         ([CORPUS / "laion", "--max-images", "0"], "--max-images"),
+        ([CORPUS / "laion", "--max-images", "2"], "--max-images has no use with laion"),
+        ([CORPUS / "mmc4", "--text-sim-threshold", "nan"], "--text-sim-threshold is 'nan', but must be a finite number"),
         ([TOKENIZERS / "opt", "--samples"], "--samples is for tar shards"),
         ([TOKENIZERS / "opt", CORPUS / "laion"], "cannot be inspected together"),
         ([GOLDENS / "README.md"], "no tar shard"),

@@ -249,6 +249,26 @@ def test_run_that_has_just_begun(tmp_path):
     assert page.figures == []
 
 
+def test_how_a_run_ended_stands_at_the_top(tmp_path):
+    """Batches that were skipped in the end have no record: the curves alone look as if all were well."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text('{"step":1,"time":1,"loss_text":2,"skipped":0}\n')
+    status = {"state": "failed", "floe": "0", "host": "h", "pid": 1, "started": 1, "updated": 2, "restarts": 0, "ranks": [],
+              "step": 1, "total_steps": 9, "exit_code": 1, "reason": "11 steps in a row <were> skipped"}  # fmt: skip
+    (run / "status.json").write_text(json.dumps(status))
+    assert floe_report(run).returncode == 0
+    text = (run / "report.html").read_text()
+    assert "failed (exit code 1)" in text and "11 steps in a row &lt;were&gt; skipped" in text
+    status = {key: value for key, value in {**status, "state": "training"}.items() if key not in ("exit_code", "reason")}
+    (run / "status.json").write_text(json.dumps(status))
+    assert floe_report(run).returncode == 0
+    assert "training, as of 1970-01-01" in (run / "report.html").read_text()
+    (run / "status.json").write_text("{")
+    done = floe_report(run)
+    assert done.returncode == 0 and "status.json" in (run / "report.html").read_text()
+
+
 def test_long_run_is_thinned(tmp_path):
     run = tmp_path / "run"
     run.mkdir()

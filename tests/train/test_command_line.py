@@ -104,6 +104,17 @@ def test_a_run_leaves_all_its_files(train, golden):
     assert step["laion_samples_per_second_per_gpu"] * 2 == step["laion_samples_per_second"]
 
 
+def test_what_is_logged_goes_into_no_file_of_the_run(golden, write, tmp_path):
+    """With closed streams the first files that are opened would have their numbers."""
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    done = subprocess.run([*closed, FLOE, "train", write(golden("neox_x2")), "train.steps=2"], env=environment(), timeout=60)
+    assert done.returncode == 0
+    said = b"training: 2 of 2 steps"
+    assert said in (tmp_path / "runs/run/logs/rank_0.log").read_bytes()
+    others = [path for path in (tmp_path / "runs/run").rglob("*") if path.is_file() and path.parent.name != "logs"]
+    assert len(others) > 3 and not [path for path in others if said in path.read_bytes()]
+
+
 def test_the_ready_experiments_are_right(tmp_path):
     for path in sorted((SOURCE / "configs" / "experiment").glob("*.yaml")):
         if path.stem in ("adapters", "last_layers"):  # for floe plan of a model by its sizes

@@ -63,6 +63,15 @@ def test_ids_and_labels_are_those_of_transformers(tmp_path, name, suffix):
         assert row["label_spans"] == [[first, len(ids)]]
 
 
+def test_lines_of_instructions_are_known(tmp_path):
+    """Without --source; an option that they do not read is no silent one."""
+    words = [FLOE, "inspect", write_lines(tmp_path / "a.jsonl", PAIRS), "--tokenizer", TOKENIZERS / "neox"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment())
+    assert "source   instruct: prompts with responses" in done.stdout and "kept     4 (100.0 %)" in done.stdout, done.stdout
+    done = subprocess.run([*words, "--max-tokens", "8"], capture_output=True, text=True, env=environment())
+    assert done.returncode == 2 and "--max-tokens has no use with instruct" in done.stderr
+
+
 def test_bad_lines_have_a_reason(tmp_path):
     rows = inspected(write_lines(tmp_path / "a.jsonl", [line for line, _ in BAD] + PAIRS[:1]), "neox")
     assert [row["reason"] for row in rows] == [reason for _, reason in BAD] + [None]

@@ -509,6 +509,19 @@ def test_a_resumed_run_says_what_is_different(train, golden):
     assert "differs from the one that saved" not in same.stderr
 
 
+def test_a_resumed_run_says_which_rates_are_new(train, golden):
+    """Patterns are names of one side only; what the model computes may change with every name and shape as it was."""
+    train(golden("neox_x2"), "train.steps=2")
+    words = ['train.optimizer.lr_patterns={"perceiver.*": 1e-5}', "model.only_attend_immediate_media=false"]
+    again = train(golden("neox_x2"), "train.steps=3", *words)
+    table = again.stderr.split("this run differs from the one that saved the checkpoint:")[1]
+    for pattern in (r'train\.optimizer\.lr_patterns +\{\} +\{"perceiver\.\*":1e-05\} +takes effect',
+                    r"model\.only_attend_immediate_media +true +false +takes effect"):
+        assert re.search(pattern, table), table
+    without = train(golden("neox_x2"), "train.steps=4", words[1])
+    assert re.search(r'lr_patterns +\{"perceiver\.\*":1e-05\} +\{\} +takes effect', without.stderr), without.stderr
+
+
 def test_a_refused_resume_says_what_is_different(train, golden):
     config = golden("neox_x2")
     train(config, "train.optimizer.type=sgd", "train.optimizer.momentum=0.9", "train.steps=2")

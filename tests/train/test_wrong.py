@@ -17,6 +17,8 @@ BASE = {
 TWO_PHASES = "phases=[{{name: a, train: [x], {}}}, {{name: b, train: [y], {}}}]"
 HELD_OUT = "train.validation={every_steps: 2, shards: {laion: x.tar}}"
 
+TEXT_ALONE = ["~data.laion", "~data.mmc4", "data.text.files=x.jsonl"]
+
 WORDS = [
     # --- keys
     (["trian.steps=5"], "unknown key 'trian'; did you mean 'train'?"),
@@ -64,6 +66,10 @@ WORDS = [
     (["data.batches=x.safetensors"], "but data.batches is set"),
     (["data.text.files=x.jsonl"], "has plain text, which a flamingo is not trained on"),
     (["model={type: causal_lm, lm: lm}"], "has image-text sources, which a causal_lm cannot read"),
+    (["model={type: causal_lm, lm: lm, freeze_lm_embeddings: true}", *TEXT_ALONE],
+     "model has freeze_lm_embeddings, which has no effect with type: causal_lm; remove it, or set type: flamingo"),
+    (["model={type: auto, lm: lm, perceiver: {depth: 2}}", *TEXT_ALONE], "model has perceiver, which has no effect with type: auto"),
+    (["model={type: causal_lm, lm: lm, media_token_id: 5}", *TEXT_ALONE], "model has media_token_id, which has no effect"),
     (["precision.loss_scale=1024"], "has a loss_scale, which only fp16 needs"),
     (["train.optimizer.momentum=0.9"], "has no effect with adamw"),
     (["train.optimizer={type: sgd, betas: [0.8, 0.999]}"], "train.optimizer.betas has no effect with sgd"),

@@ -1,6 +1,7 @@
 #include "floe/cli/options.h"
 
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <vector>
 
@@ -83,9 +84,18 @@ double Options::number(const std::string& name, double otherwise) const {
   double number = 0;
   const char* end = text->data() + text->size();
   const auto [last, error] = std::from_chars(text->data(), end, number);
-  require<ConfigError>(error == std::errc() && last == end, command_, ": ", name, " is '", *text,
-                       "', but must be a number");
+  require<ConfigError>(error == std::errc() && last == end && std::isfinite(number), command_, ": ",
+                       name, " is '", *text, "', but must be a finite number");
   return number;
+}
+
+std::optional<std::string> Options::written(const std::string& name,
+                                            const std::string& ending) const {
+  const auto path = value(name);
+  require<ConfigError>(!path || path->ends_with(ending), command_, ": ", name, " '",
+                       path.value_or(""), "' must end in ", ending,
+                       ", since what is there is replaced; name the file to write behind ", name);
+  return path;
 }
 
 std::string own_configs() {

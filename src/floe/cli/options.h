@@ -30,6 +30,9 @@ class Options {
   std::int64_t integer(const std::string& name, std::int64_t otherwise, std::int64_t least,
                        std::int64_t most) const;
   double number(const std::string& name, double otherwise) const;
+  // The name of a file that is written over what is there, so that it must be one of its kind: in
+  // `--html a.tar b.tar` the page's name was forgotten. Throws ConfigError for another ending.
+  std::optional<std::string> written(const std::string& name, const std::string& ending) const;
 
  private:
   std::string command_;

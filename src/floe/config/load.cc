@@ -140,12 +140,16 @@ Composed compose(const Layers& layers) {
   for (const std::string& argument : layers.overrides) {
     Override change = parse_override(argument);
     const bool sets = change.kind == Override::Kind::set;
-    if (sets && change.key() == "experiment")
+    if (sets && change.key() == "experiment") {
+      require<ConfigError>(!experiment, change.value.origin.text(),
+                           ": experiment is given twice, and both are meant; write "
+                           "experiment=[a, b]");
       experiment = std::move(change);
-    else if (sets && change.key() == "strategy" && is_name(change.value))
+    } else if (sets && change.key() == "strategy" && is_name(change.value)) {
       strategy = std::move(change);
-    else
+    } else {
       changes.push_back(std::move(change));
+    }
   }
 
   Value root(Map(), Origin::of_default());
@@ -182,9 +186,11 @@ Composed compose(const Layers& layers) {
 
 std::string Override::key() const { return join(path, "."); }
 
+// No key has a '/', but folders are called lr=1e-4.
 bool is_override(const std::string& argument) {
-  return argument.starts_with("~") || argument.starts_with("++") ||
-         argument.find('=') != std::string::npos;
+  const std::size_t equals = argument.find('=');
+  if (argument.substr(0, equals).find('/') != std::string::npos) return false;
+  return argument.starts_with("~") || argument.starts_with("++") || equals != std::string::npos;
 }
 
 Override parse_override(const std::string& argument) {
@@ -208,6 +214,9 @@ Override parse_override(const std::string& argument) {
     const std::size_t begin = change.kind == Override::Kind::add ? 2 : 0;
     check(equals >= begin, "the key is missing; write ++key=value");
     key = argument.substr(begin, equals - begin);
+    // key=$VARIABLE with a variable that is not set would switch off what can be off.
+    check(equals + 1 < argument.size(), "there is no value behind '='; write ", key,
+          "=null where none is meant");
     change.value = parse_inline_yaml(argument.substr(equals + 1), origin);
   }
   change.path = split_path(key);

@@ -5,10 +5,12 @@
 #include <yaml-cpp/mark.h>
 #include <yaml-cpp/parser.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "floe/core/error.h"
 #include "floe/core/str.h"
@@ -148,9 +150,24 @@ class Builder : public YAML::EventHandler {
   std::int64_t nodes_ = 0;
 };
 
+// Patterns, lists and templates begin with characters that mean something else to YAML: *.tar,
+// @list, {0..3}.tar. `at`: where it is no YAML any more.
+std::string hint_of_quotes(const std::string& text, std::size_t at) {
+  constexpr std::string_view kBegin = "*@`%", kEnd = "}]";
+  std::string_view begin;
+  if (at < text.size() && kBegin.find(text[at]) != std::string_view::npos)
+    begin = std::string_view(text).substr(at, 1);
+  else if (at > 0 && at <= text.size() && kEnd.find(text[at - 1]) != std::string_view::npos)
+    begin = text[at - 1] == '}' ? "{" : "[";
+  if (begin.empty()) return "";
+  return str("; a text that begins with '", begin, "' stands in quotes, as in \"", begin,
+             begin == "{" ? "0..3}.tar\"" : "x\"");
+}
+
 Value parse(const std::string& text, const std::string& name, std::optional<Origin> fixed) {
   require<ConfigError>(text.size() <= kMostTextBytes, name, ": a configuration may have at most ",
-                       kMostTextBytes, " bytes, this has ", text.size());
+                       kMostTextBytes, " bytes, this has more");
+  const bool is_inline = fixed.has_value();
   Builder builder(name, std::move(fixed));
   std::istringstream stream(text);
   try {
@@ -158,11 +175,15 @@ Value parse(const std::string& text, const std::string& name, std::optional<Orig
     parser.HandleNextDocument(builder);
     Value value = builder.take();
     Builder rest(name, {});
-    require<ConfigError>(!parser.HandleNextDocument(rest), name,
-                         ": more than one YAML document; split it into files");
+    require<ConfigError>(
+        !parser.HandleNextDocument(rest), name,
+        is_inline ? str(": a value is followed by other text",
+                        hint_of_quotes(text, text.find_first_of("}]") + 1))
+                  : std::string(": more than one YAML document; split it into files"));
     return value;
   } catch (const YAML::Exception& error) {
-    builder.fail(error.mark, str("not valid YAML: ", error.msg));
+    const auto at = static_cast<std::size_t>(std::max(0, error.mark.pos));
+    builder.fail(error.mark, str("not valid YAML: ", error.msg, hint_of_quotes(text, at)));
   }
 }
 
@@ -176,11 +197,13 @@ Value parse_inline_yaml(const std::string& text, const Origin& origin) {
 
 Value read_yaml(const std::string& path) {
   std::ifstream file(path);
-  std::ostringstream text;
-  if (file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
-  require<ConfigError>(file.is_open() && !file.bad() && !text.fail(),
-                       "cannot read the configuration '", path, "': give the path of a YAML file");
-  return parse_yaml(text.str(), path);
+  // Somebody's weights need not be read to the end to be told from a configuration.
+  std::string text(kMostTextBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  require<ConfigError>(file.is_open() && !file.bad(), "cannot read the configuration '", path,
+                       "': give the path of a YAML file");
+  return parse_yaml(text, path);
 }
 
 }  // namespace floe::config

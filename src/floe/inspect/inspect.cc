@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "floe/core/error.h"
 #include "floe/core/log.h"
 #include "floe/core/utf8.h"
+#include "floe/data/python/str.h"
 #include "floe/data/sources/laion.h"
 #include "floe/data/sources/sample_text.h"
 #include "floe/data/sources/text_files.h"
@@ -80,11 +82,21 @@ std::int64_t MarksOnly::add_special_tokens(const std::vector<std::string>& token
 
 std::string MarksOnly::describe() const { return "no tokenizer: only marks"; }
 
+// {"prompt": "…", "response": "…"}
+bool is_instruction(const Field& field) {
+  const auto json = nlohmann::json::parse(data::as_text(field.bytes), nullptr,
+                                          /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("prompt") && json.contains("response");
+}
+
 const data::DataSource& guess_source(const RawSample& sample) {
   const bool pictures = std::any_of(sample.fields.begin(), sample.fields.end(),
                                     [](const Field& f) { return data::is_image_suffix(f.suffix); });
-  if (sample.find("jsonl")) return *data::find_source("text");
-  const bool is_mmc4 = sample.find("json") && !pictures && !sample.find("txt");
+  const Field* line = sample.find("jsonl");
+  const Field* object = line || pictures ? line : sample.find("json");
+  if (object && is_instruction(*object)) return *data::find_source("instruct");
+  if (line) return *data::find_source("text");
+  const bool is_mmc4 = object && !sample.find("txt");
   return *data::find_source(is_mmc4 ? "mmc4" : "laion");
 }
 

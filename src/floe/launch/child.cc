@@ -91,7 +91,8 @@ void LineForwarder::write_out() {
       pollfd ready{to_, POLLOUT, 0};
       poll(&ready, 1, -1);
     } else if (errno != EINTR) {
-      break;  // nobody reads any more; the ranks go on
+      has_lost_ = has_lost_ || errno != EPIPE;  // EPIPE: nobody reads any more
+      break;                                    // the ranks go on
     }
   }
   out_.clear();

@@ -26,6 +26,8 @@ class LineForwarder {
   void finish();
 
   const std::deque<std::string>& last_lines() const { return kept_; }
+  // Whether something could not be written although somebody wants it: the disk is full, say.
+  bool has_lost() const { return has_lost_; }
 
  private:
   void add_line(std::string_view line);
@@ -37,6 +39,7 @@ class LineForwarder {
   std::string unfinished_;
   std::string out_;
   std::deque<std::string> kept_;
+  bool has_lost_ = false;
 };
 
 struct Pipe {

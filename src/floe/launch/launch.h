@@ -60,6 +60,7 @@ struct LaunchResult {
   std::optional<int> stop_signal;        // that asked for an end, the last one of several
   std::optional<int> first_failure;      // the rank that failed first
   std::vector<std::string> last_stderr;  // its last lines
+  bool has_lost_output = false;          // not all that ranks printed could be written to stdout
 
   int exit_code() const { return first_failure ? ranks[*first_failure].status() : 0; }
 };

@@ -226,6 +226,8 @@ LaunchResult Launcher::result() const {
   if (options_.place) result.world_size = options_.place->world_size;
   result.first_failure = cause();
   result.stop_signal = stop_signal_;
+  result.has_lost_output = std::any_of(ranks_.begin(), ranks_.end(),
+                                       [](const Rank& rank) { return rank.out.has_lost(); });
   if (result.first_failure) {
     const auto& lines = ranks_[static_cast<std::size_t>(*result.first_failure)].err.last_lines();
     result.last_stderr.assign(lines.begin(), lines.end());

@@ -33,6 +33,11 @@ struct ModelInfo {
   // Learned positions: rows of their table, and the row of a sequence's first token. No rows: no
   // limit.
   std::int64_t position_rows = 0, position_offset = 0;
+  // Tokens that a sequence may have; nothing: no limit.
+  std::optional<std::int64_t> positions() const {
+    if (position_rows == 0) return std::nullopt;
+    return position_rows - position_offset;
+  }
 
   bool causal = true;  // a token sees nothing behind itself
   LabelRule labels = LabelRule::next_token;

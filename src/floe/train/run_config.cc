@@ -71,6 +71,25 @@ std::string graphs_problem(const RunConfig& c) {
   return "";
 }
 
+// Keys that a language model alone does not read, such as freeze_lm_embeddings: its table trains with
+// the rest unless train.trainable says otherwise.
+std::string flamingo_keys_problem(const RunConfig& c) {
+  using models::ModelConfig;
+  if (c.model.type == ModelConfig::Type::flamingo) return "";
+  const auto values_of = [](const ModelConfig& model) {
+    return config::schema_of<ModelConfig>().write(model, config::Write::all);
+  };
+  const config::Value given = values_of(c.model), unset = values_of({});
+  for (const char* key :
+       {"cross_attn_every_n_layers", "perceiver", "cross_attn", "vision_tokens_after_ln_post",
+        "only_attend_immediate_media", "freeze_lm_embeddings", "media_token_id",
+        "endofchunk_token_id"})
+    if (*given.at(key) != *unset.at(key))
+      return str("has ", key, ", which has no effect with type: ", config::enum_name(c.model.type),
+                 "; remove it, or set type: flamingo");
+  return "";
+}
+
 std::string auto_problem(const RunConfig& c) {
   return c.strategy.automatic && c.phases.size() > 1
              ? "has auto, which cannot choose for several phases, whose steps differ; name a "
@@ -261,6 +280,7 @@ void describe(config::Schema<RunConfig>& s) {
                : "";
   });
   s.check("checkpoint", keep_best_problem);
+  s.check("model", flamingo_keys_problem);
   s.check("model", [](const C& c) {
     return c.model.skip_init && c.run.resume == "never"
                ? "has skip_init, which leaves every parameter without a value, but run.resume is "

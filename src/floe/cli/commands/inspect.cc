@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "floe/checkpoint/load/resume.h"
 #include "floe/cli/command.h"
@@ -61,6 +62,18 @@ inspect::InspectOptions inspect_options(const Options& options) {
   return chosen;
 }
 
+// Options that another source reads would be ignored.
+void refuse_unread(const Options& options, const data::DataSource& source) {
+  const std::string& id = source.id();
+  const auto refuse = [&](const char* name, bool reads) {
+    require<ConfigError>(reads || !options.has(name), "inspect: ", name, " has no use with ", id,
+                         "; leave it out, or say with --source what this is");
+  };
+  refuse("--max-tokens", id == "laion" || id == "mmc4");
+  for (const char* name : {"--text-sim-threshold", "--min-images", "--max-images"})
+    refuse(name, id == "mmc4");
+}
+
 void print_line(const data::Outcome& outcome) {
   if (const auto* dropped = std::get_if<data::Dropped>(&outcome)) {
     std::cout << "dropped  " << dropped->key << "  " << dropped->reason << ": " << dropped->detail
@@ -84,15 +97,17 @@ void inspect_shards(const Options& options) {
   for (const char* name : {"--samples", "--html", "--png"})
     require<ConfigError>(!options.has(name) || options.has("--tokenizer"), "inspect: ", name,
                          " needs --tokenizer DIR, the tokenizer that training would use");
+  const auto html = options.written("--html", ".html"), png = options.written("--png", ".png");
   inspect::Inspection inspection(inspect_options(options));
-  const auto html = options.value("--html"), png = options.value("--png");
   const bool lines = options.has("--samples"), json = options.has("--json");
   constexpr std::int64_t kCards = 60;
   inspect::ContactSheet sheet(
       static_cast<std::size_t>(inspection.options().limit.value_or(kCards)));
   inspect::CropGrid grid(inspection.crop_size());
   inspect::InspectReport report;
+  bool is_first = true;
   inspection.run([&](const data::RawSample& raw, const data::Outcome& outcome) {
+    if (std::exchange(is_first, false)) refuse_unread(options, inspection.source());
     if (lines && json)
       std::cout << inspect::json_line(outcome) << "\n";
     else if (lines)

@@ -120,6 +120,8 @@ Exit run_launch(const Args& args) {
     for (const auto& line : result.last_stderr) std::cerr << "  " << line << "\n";
   }
   if (result.first_failure) std::cerr << "floe: " << launch::describe_failure(result) << std::endl;
+  require(result.exit_code() != 0 || !result.has_lost_output,
+          "what the ranks printed could not be written to standard output; is there room?");
   return static_cast<Exit>(result.exit_code());
 }
 

@@ -75,6 +75,7 @@ void check_options(const Options& options) {
   belongs("--batches", "--data", "how many batches --data looks at");
   belongs("--memory", "--best", "the budget of --best");
   belongs("--html", "--worlds", "the page of --worlds");
+  options.written("--html", ".html");
 }
 
 std::optional<plan::Machine> machine_of(const Options& options) {

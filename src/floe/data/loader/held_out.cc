@@ -33,12 +33,13 @@ struct HeldOut::OfSource {
     return std::move(found->raw);
   }
 
-  // A document that is longer than a batch of text comes in pieces, each a sequence of its own,
-  // as in training.
+  // A document that is longer than a batch of text, or than the model has positions, comes in
+  // pieces, each a sequence of its own, as in training.
   void cut(const Sample& document) {
     const auto all = static_cast<std::int64_t>(document.ids.size());
-    for (std::int64_t begin = 0; begin < all; begin += plan.per_batch)
-      pieces.push_back(piece_of(document, begin, std::min(all - begin, plan.per_batch)));
+    const std::int64_t most = std::min(plan.per_batch, plan.batch_rule.longest);
+    for (std::int64_t begin = 0; begin < all; begin += most)
+      pieces.push_back(piece_of(document, begin, std::min(all - begin, most)));
   }
 
   SourcePlan plan;

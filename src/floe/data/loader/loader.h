@@ -63,6 +63,7 @@ struct LoaderContext {
   const token::Tokenizer* tokenizer = nullptr;
   token::FlamingoTokens tokens;  // of laion and mmc4
   image::TransformOptions transform;
+  std::int64_t positions = kNoLimit;  // of the model: longer texts are cut
   AllocateImages allocate = images_on_heap();
   DataKeys keys;
 };

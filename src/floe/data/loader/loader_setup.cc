@@ -35,13 +35,24 @@ void warn_of_repeats(const SourcePlan& plan) {
               "' more than once, so its samples come more often than others");
 }
 
+void tell_of_positions(const SourcePlan& plan) {
+  const std::int64_t longest =
+      plan.rules.max_tokens > 0 ? plan.rules.max_tokens : plan.batch_rule.tokens;
+  if (longest > plan.batch_rule.longest)
+    log::info("data.", plan.source->id(), ": texts are cut after ", plan.batch_rule.longest,
+              " tokens, as many as the model has positions for");
+}
+
 // Every stream must have a shard of its own.
 std::vector<SourcePlan> plans_of(const LoaderSetup& setup) {
   const DataConfig& config = setup.config;
   std::vector<SourcePlan> plans = source_plans(config, setup.context, setup.transform);
   const std::int64_t streams = setup.context.world * config.workers;
   for (const SourcePlan& plan : plans) {
-    if (setup.context.rank == 0) warn_of_repeats(plan);
+    if (setup.context.rank == 0) {
+      warn_of_repeats(plan);
+      tell_of_positions(plan);
+    }
     require<ConfigError>(
         config.resampled || static_cast<std::int64_t>(plan.shards.size()) >= streams,
         plan.shards_key, " names ", counted(num_of(plan.shards), "shard"), ", too few for ",
@@ -354,12 +365,13 @@ std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderConte
     } catch (const ConfigError& error) {  // it names the key that it is about
       throw ConfigError(str(plan.shards_key, ": ", error.what()));
     }
-    plan.rules =
-        source->rules(config, {*context.tokenizer, context.tokens, transform, config.rules});
+    plan.rules = source->rules(config, {*context.tokenizer, context.tokens, transform, config.rules,
+                                        context.positions});
     plan.per_batch = source->per_batch(config);
     plan.per_epoch = source->per_epoch(config);
     BatchRule& rule = plan.batch_rule;
     (source->info().counts_tokens ? rule.tokens : rule.samples) = plan.per_batch;
+    rule.longest = context.positions;
     rule.flips = plan.rules.flips;
     rule.max_bad_fraction = config.max_bad_fraction;
   }

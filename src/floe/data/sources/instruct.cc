@@ -36,7 +36,7 @@ void describe(config::Schema<InstructConfig>& s) {
 
 namespace {
 
-// The prompt fills max_tokens, so that nothing would be learned.
+// The prompt fills the sample, so that nothing would be learned.
 constexpr std::string_view kLongPrompt = "long_prompt";
 
 std::string_view text_of(const Json& line, const char* key) {
@@ -77,7 +77,7 @@ class InstructMaker : public SampleMaker {
     });
     const std::size_t learned_from = sample.ids.size();
     keep_if(learned_from < max_tokens_, kLongPrompt, "the prompt has ", learned_from,
-            " tokens, and max_tokens is ", max_tokens_);
+            " tokens, and a sample is cut after ", max_tokens_);
     or_drop(reason::kBadText, [&] {
       tokenizer_.encode(response, sample.ids, /*add_special=*/false);
       return true;
@@ -108,7 +108,8 @@ std::unique_ptr<DataSource> instruct_source() {
                          .per_epoch = &C::num_samples,
                          .rules = [](const C& c, const MakerContext& context) {
                            return SourceRules{.maker = std::make_shared<InstructMaker>(
-                                                  context.tokenizer, c.max_tokens),
+                                                  context.tokenizer,
+                                                  context.cut_after(c.max_tokens)),
                                               .open = open_text,
                                               .max_tokens = c.max_tokens};
                          }});

@@ -217,7 +217,8 @@ std::unique_ptr<DataSource> laion_source() {
                          .per_batch = &C::batch_size,
                          .per_epoch = &C::num_samples,
                          .rules = [](const C& c, const MakerContext& context) {
-                           const LaionSettings settings{context.rules, c.max_tokens};
+                           const LaionSettings settings{context.rules,
+                                                        context.cut_after(c.max_tokens)};
                            const bool corrected = context.rules == Rules::corrected;
                            return SourceRules{
                                .maker = std::make_shared<LaionMaker>(

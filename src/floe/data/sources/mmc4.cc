@@ -141,7 +141,8 @@ std::unique_ptr<DataSource> mmc4_source() {
                          .per_epoch = &C::num_samples,
                          .rules = [](const C& c, const MakerContext& context) {
                            const Mmc4Settings settings{context.rules, c.text_sim_threshold,
-                                                       c.min_images, c.max_images, c.max_tokens};
+                                                       c.min_images, c.max_images,
+                                                       context.cut_after(c.max_tokens)};
                            return SourceRules{
                                .maker = std::make_shared<Mmc4Maker>(
                                    context.tokenizer, context.tokens, context.transform, settings),

@@ -3,6 +3,7 @@
 // docs/adding-a-data-source.md says how to add one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,6 +27,10 @@ struct MakerContext {
   const token::FlamingoTokens& tokens;
   const image::Transform& transform;
   Rules rules = Rules::openflamingo;
+  std::int64_t positions = kNoLimit;  // of the model: tokens that a sequence may have
+
+  // Where a sample is cut, by its block or by the model.
+  std::int64_t cut_after(std::int64_t max_tokens) const { return std::min(max_tokens, positions); }
 };
 
 // What a source makes of its files.
@@ -34,7 +39,7 @@ struct SourceRules {
   OpenShard open = open_tar;
   BatchRule::Flips flips = BatchRule::Flips::none;
   std::int64_t image_slots = 0;  // of SourceBatch
-  std::int64_t max_tokens = 0;   // of a sample at most; 0: no limit but the batch's
+  std::int64_t max_tokens = 0;   // of a sample at most, by its block; 0: no limit but the batch's
 };
 
 struct SourceInfo {

@@ -149,12 +149,14 @@ void StreamBatches::add_whole(Sample sample) {
 }
 
 // GPT's packing: batches of exactly rule_.tokens; a document that does not fit is cut, and its rest
-// opens the next batch as a sequence of its own.
+// opens the next batch as a sequence of its own. So are pieces of one that the model has no
+// positions for.
 void StreamBatches::add_pieces(const ReadResult& read, const Sample& document) {
   const auto all = static_cast<std::int64_t>(document.ids.size());
   std::int64_t done = read.is_carried ? std::min(state_.carried->tokens, all) : 0;
   while (done < all && !epoch_ended_) {
-    const std::int64_t count = std::min(all - done, rule_.tokens - open_tokens_);
+    const std::int64_t count =
+        std::min({all - done, rule_.tokens - open_tokens_, rule_.longest});
     put(piece_of(document, done, count));
     done += count;
     open_tokens_ += count;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,12 +16,15 @@
 
 namespace floe::data {
 
+inline constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
 struct BatchRule {
   // Who shares a left-right flip.
   enum class Flips { none, of_batch, of_sample };
 
   std::int64_t samples = 0;  // of a batch; or, when 0,
   std::int64_t tokens = 0;   // exactly so many, documents cut where the batch ends
+  std::int64_t longest = kNoLimit;  // and after so many
   Flips flips = Flips::none;
   std::optional<std::int64_t> batches_per_epoch;  // of this stream
   double max_bad_fraction = 1;

@@ -187,6 +187,14 @@ void read_own_scores(const fs::path& path, LoggedRun& run) {
   }
 }
 
+void read_own_status(const std::string& folder, LoggedRun& run) {
+  try {
+    run.status = observe::read_run_status(folder);
+  } catch (const Error& error) {
+    run.problems.emplace_back(error.what());
+  }
+}
+
 }  // namespace
 
 std::vector<RankLog> read_rank_logs(const std::string& folder) {
@@ -231,6 +239,7 @@ LoggedRun read_logged_run(const std::string& folder) {
   read_metrics(top / "metrics.jsonl", run);
   read_own_diagnostics(top / "diagnostics.json", run);
   read_own_scores(top / kScoresFolder / kScoresFile, run);
+  read_own_status(folder, run);
   run.logs = read_rank_logs((top / "logs").string());
   if (run.logs.empty())
     run.problems.emplace_back("There are no logs/rank_R.log, so warnings are unknown.");

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "floe/observe/metrics/run_status.h"
 #include "floe/observe/report/chart.h"
 #include "floe/observe/report/logged_diagnostics.h"
 #include "floe/observe/report/logged_scores.h"
@@ -47,6 +48,7 @@ struct LoggedRun {
   double first_time_s = 0, last_time_s = 0;  // unix time; 0 when unknown
   std::int64_t num_damaged_lines = 0;
 
+  std::optional<observe::RunStatus> status;  // how it ended, or how far it said it was
   std::optional<LoggedDiagnostics> diagnostics;
   std::vector<RankLog> logs;
   std::vector<LoggedScore> scores;

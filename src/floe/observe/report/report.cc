@@ -54,11 +54,22 @@ std::size_t world_size(const LoggedRun& run) {
   return run.logs.size();
 }
 
+// "failed (exit code 1)". What a run that has not ended says of itself may be long ago.
+std::string state_text(const observe::RunStatus& status) {
+  const std::string state(observe::name_of(status.state));
+  if (status.exit_code) return str(state, " (exit code ", *status.exit_code, ")");
+  return str(state, ", as of ", date_text(status.updated_s));
+}
+
 std::string summary_section(const LoggedRun& run) {
   std::string html = str("<header><h1>", escaped(run.name), "</h1><p>", escaped(run.folder));
   if (run.first_time_s > 0)
     html += str(", ", date_text(run.first_time_s), " to ", date_text(run.last_time_s));
-  html += "</p></header><div class='tiles' id='summary'>";
+  html += "</p>";
+  if (run.status && !run.status->reason.empty())
+    html += str("<p id='reason'>", escaped(run.status->reason), "</p>");
+  html += "</header><div class='tiles' id='summary'>";
+  if (run.status) html += tile("state", state_text(*run.status));
   if (run.num_records > 0) {
     html += tile("steps", steps_text(run));
     if (run.last_time_s > run.first_time_s)

@@ -22,6 +22,7 @@ data::LoaderContext context_of(const DataOfRun& of) {
   context.tokenizer = of.built.tokenizer.get();
   if (of.built.tokens) context.tokens = *of.built.tokens;
   context.transform = of.built.model->picture_options();
+  context.positions = of.built.model->info().positions().value_or(data::kNoLimit);
   return context;
 }
 

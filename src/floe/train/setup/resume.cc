@@ -153,6 +153,9 @@ constexpr std::array kEffects = std::to_array<Effect>({
     {"model.random_init", "no effect: the checkpoint has the weights"},
     {"model.*dropout", "takes effect"},
     {"model.lora.alpha", "takes effect"},
+    {"model.lora.rslora", "takes effect"},
+    {"model.only_attend_immediate_media", "takes effect"},
+    {"model.vision_tokens_after_ln_post", "takes effect"},
     {"model*", "refused where it changes names or shapes of parameters"},
 });
 
@@ -202,11 +205,16 @@ bool has_prepared(const json& config) {
          !data->at("batches").is_null();
 }
 
-// Keys of the root are looked up on both sides: what only one of them knows is left out.
+// Blocks whose keys are the user's own words: as a whole, since each side has other ones.
+bool is_by_name(const std::string& key) {
+  return key == "train.optimizer.lr_patterns" || key == "train.validation.shards";
+}
+
+// Keys of the schema are looked up on both sides: what only one of them knows is left out.
 void compare(const json& before, const json& now, const std::string& key,
              RunSection::ResumeData data, std::vector<Change>& changes) {
   if (before == now) return;
-  if (!before.is_object() || !now.is_object()) {
+  if (!before.is_object() || !now.is_object() || is_by_name(key)) {
     changes.push_back(shown(key, before, now, effect_of(key, data)));
     return;
   }

@@ -328,6 +328,7 @@ data::LoaderContext loader_context(const RunConfig& config, const models::BuiltM
   context.tokenizer = built.tokenizer.get();
   if (built.tokens) context.tokens = *built.tokens;
   context.transform = built.model->picture_options();
+  context.positions = built.model->info().positions().value_or(data::kNoLimit);
   if (world.device().is_cuda()) context.allocate = packing::pinned_images();
   return context;
 }
