@@ -175,11 +175,11 @@ Value parse(const std::string& text, const std::string& name, std::optional<Orig
     parser.HandleNextDocument(builder);
     Value value = builder.take();
     Builder rest(name, {});
-    require<ConfigError>(
-        !parser.HandleNextDocument(rest), name,
-        is_inline ? str(": a value is followed by other text",
-                        hint_of_quotes(text, text.find_first_of("}]") + 1))
-                  : std::string(": more than one YAML document; split it into files"));
+    require<ConfigError>(!parser.HandleNextDocument(rest), name,
+                         is_inline
+                             ? str(": a value is followed by other text",
+                                   hint_of_quotes(text, text.find_first_of("}]") + 1))
+                             : std::string(": more than one YAML document; split it into files"));
     return value;
   } catch (const YAML::Exception& error) {
     const auto at = static_cast<std::size_t>(std::max(0, error.mark.pos));

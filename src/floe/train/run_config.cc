@@ -80,10 +80,9 @@ std::string flamingo_keys_problem(const RunConfig& c) {
     return config::schema_of<ModelConfig>().write(model, config::Write::all);
   };
   const config::Value given = values_of(c.model), unset = values_of({});
-  for (const char* key :
-       {"cross_attn_every_n_layers", "perceiver", "cross_attn", "vision_tokens_after_ln_post",
-        "only_attend_immediate_media", "freeze_lm_embeddings", "media_token_id",
-        "endofchunk_token_id"})
+  for (const char* key : {"cross_attn_every_n_layers", "perceiver", "cross_attn",
+                          "vision_tokens_after_ln_post", "only_attend_immediate_media",
+                          "freeze_lm_embeddings", "media_token_id", "endofchunk_token_id"})
     if (*given.at(key) != *unset.at(key))
       return str("has ", key, ", which has no effect with type: ", config::enum_name(c.model.type),
                  "; remove it, or set type: flamingo");

@@ -15,7 +15,8 @@ Exit run_report(const Args& args) {
   require<ConfigError>(options.words().size() == 1,
                        "report takes the folder of one run: floe report RUN [--output FILE]");
   const std::filesystem::path folder = options.words().front();
-  const std::string output = options.written("--output", ".html").value_or((folder / "report.html").string());
+  const std::string output =
+      options.written("--output", ".html").value_or((folder / "report.html").string());
   write_file_atomically(output, report::report_html(report::read_logged_run(folder.string())));
   std::cout << output << "\n";
   return Exit::done;

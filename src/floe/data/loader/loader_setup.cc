@@ -365,8 +365,8 @@ std::vector<SourcePlan> source_plans(const DataConfig& config, const LoaderConte
     } catch (const ConfigError& error) {  // it names the key that it is about
       throw ConfigError(str(plan.shards_key, ": ", error.what()));
     }
-    plan.rules = source->rules(config, {*context.tokenizer, context.tokens, transform, config.rules,
-                                        context.positions});
+    plan.rules = source->rules(
+        config, {*context.tokenizer, context.tokens, transform, config.rules, context.positions});
     plan.per_batch = source->per_batch(config);
     plan.per_epoch = source->per_epoch(config);
     BatchRule& rule = plan.batch_rule;

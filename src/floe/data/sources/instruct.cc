@@ -107,11 +107,11 @@ std::unique_ptr<DataSource> instruct_source() {
                          .per_batch = &C::batch_size,
                          .per_epoch = &C::num_samples,
                          .rules = [](const C& c, const MakerContext& context) {
-                           return SourceRules{.maker = std::make_shared<InstructMaker>(
-                                                  context.tokenizer,
-                                                  context.cut_after(c.max_tokens)),
-                                              .open = open_text,
-                                              .max_tokens = c.max_tokens};
+                           return SourceRules{
+                               .maker = std::make_shared<InstructMaker>(
+                                   context.tokenizer, context.cut_after(c.max_tokens)),
+                               .open = open_text,
+                               .max_tokens = c.max_tokens};
                          }});
 }
 

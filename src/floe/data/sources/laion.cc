@@ -207,27 +207,26 @@ void describe(config::Schema<LaionConfig>& s) { describe_shards(s); }
 
 std::unique_ptr<DataSource> laion_source() {
   using C = LaionConfig;
-  return make_source<C>({.info = {.id = "laion",
-                                  .help = "Image-text pairs",
-                                  .files_key = "shards",
-                                  .per_epoch_key = "num_samples",
-                                  .has_images = true},
-                         .files = &C::shards,
-                         .weight = &C::weight,
-                         .per_batch = &C::batch_size,
-                         .per_epoch = &C::num_samples,
-                         .rules = [](const C& c, const MakerContext& context) {
-                           const LaionSettings settings{context.rules,
-                                                        context.cut_after(c.max_tokens)};
-                           const bool corrected = context.rules == Rules::corrected;
-                           return SourceRules{
-                               .maker = std::make_shared<LaionMaker>(
-                                   context.tokenizer, context.tokens, context.transform, settings),
-                               .flips = corrected ? BatchRule::Flips::of_sample
-                                                  : BatchRule::Flips::of_batch,
-                               .image_slots = 1,
-                               .max_tokens = c.max_tokens};
-                         }});
+  return make_source<C>(
+      {.info = {.id = "laion",
+                .help = "Image-text pairs",
+                .files_key = "shards",
+                .per_epoch_key = "num_samples",
+                .has_images = true},
+       .files = &C::shards,
+       .weight = &C::weight,
+       .per_batch = &C::batch_size,
+       .per_epoch = &C::num_samples,
+       .rules = [](const C& c, const MakerContext& context) {
+         const LaionSettings settings{context.rules, context.cut_after(c.max_tokens)};
+         const bool corrected = context.rules == Rules::corrected;
+         return SourceRules{
+             .maker = std::make_shared<LaionMaker>(context.tokenizer, context.tokens,
+                                                   context.transform, settings),
+             .flips = corrected ? BatchRule::Flips::of_sample : BatchRule::Flips::of_batch,
+             .image_slots = 1,
+             .max_tokens = c.max_tokens};
+       }});
 }
 
 }  // namespace floe::data

@@ -130,26 +130,25 @@ void describe(config::Schema<Mmc4Config>& s) {
 
 std::unique_ptr<DataSource> mmc4_source() {
   using C = Mmc4Config;
-  return make_source<C>({.info = {.id = "mmc4",
-                                  .help = "Interleaved documents",
-                                  .files_key = "shards",
-                                  .per_epoch_key = "num_samples",
-                                  .has_images = true},
-                         .files = &C::shards,
-                         .weight = &C::weight,
-                         .per_batch = &C::batch_size,
-                         .per_epoch = &C::num_samples,
-                         .rules = [](const C& c, const MakerContext& context) {
-                           const Mmc4Settings settings{context.rules, c.text_sim_threshold,
-                                                       c.min_images, c.max_images,
-                                                       context.cut_after(c.max_tokens)};
-                           return SourceRules{
-                               .maker = std::make_shared<Mmc4Maker>(
-                                   context.tokenizer, context.tokens, context.transform, settings),
-                               .flips = BatchRule::Flips::of_sample,
-                               .image_slots = c.max_images,
-                               .max_tokens = c.max_tokens};
-                         }});
+  return make_source<C>(
+      {.info = {.id = "mmc4",
+                .help = "Interleaved documents",
+                .files_key = "shards",
+                .per_epoch_key = "num_samples",
+                .has_images = true},
+       .files = &C::shards,
+       .weight = &C::weight,
+       .per_batch = &C::batch_size,
+       .per_epoch = &C::num_samples,
+       .rules = [](const C& c, const MakerContext& context) {
+         const Mmc4Settings settings{context.rules, c.text_sim_threshold, c.min_images,
+                                     c.max_images, context.cut_after(c.max_tokens)};
+         return SourceRules{.maker = std::make_shared<Mmc4Maker>(context.tokenizer, context.tokens,
+                                                                 context.transform, settings),
+                            .flips = BatchRule::Flips::of_sample,
+                            .image_slots = c.max_images,
+                            .max_tokens = c.max_tokens};
+       }});
 }
 
 }  // namespace floe::data

@@ -155,8 +155,7 @@ void StreamBatches::add_pieces(const ReadResult& read, const Sample& document) {
   const auto all = static_cast<std::int64_t>(document.ids.size());
   std::int64_t done = read.is_carried ? std::min(state_.carried->tokens, all) : 0;
   while (done < all && !epoch_ended_) {
-    const std::int64_t count =
-        std::min({all - done, rule_.tokens - open_tokens_, rule_.longest});
+    const std::int64_t count = std::min({all - done, rule_.tokens - open_tokens_, rule_.longest});
     put(piece_of(document, done, count));
     done += count;
     open_tokens_ += count;

@@ -22,8 +22,8 @@ struct BatchRule {
   // Who shares a left-right flip.
   enum class Flips { none, of_batch, of_sample };
 
-  std::int64_t samples = 0;  // of a batch; or, when 0,
-  std::int64_t tokens = 0;   // exactly so many, documents cut where the batch ends
+  std::int64_t samples = 0;         // of a batch; or, when 0,
+  std::int64_t tokens = 0;          // exactly so many, documents cut where the batch ends
   std::int64_t longest = kNoLimit;  // and after so many
   Flips flips = Flips::none;
   std::optional<std::int64_t> batches_per_epoch;  // of this stream
