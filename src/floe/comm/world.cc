@@ -15,7 +15,6 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 #include <span>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -25,6 +24,7 @@
 #include "floe/comm/backends.h"
 #include "floe/comm/control_store.h"
 #include "floe/comm/meeting_place.h"
+#include "floe/comm/placement.h"
 #include "floe/comm/watch.h"
 #include "floe/control/control_plane.h"
 #include "floe/core/error.h"
@@ -183,15 +183,13 @@ struct World::State {
   // own, as in tests; then it looks by itself.
   void refuse_shared_gpu() const {
     if (std::getenv("NCCL_HOSTID") != nullptr) return;
-    const std::vector<control::Member>& members = control->members();
-    const control::Member& self = members[static_cast<std::size_t>(place.rank)];
-    for (const control::Member& other : members)
-      require<ConfigError>(
-          other.rank == self.rank || other.host_id != self.host_id || other.device != self.device,
-          "ranks ", self.rank, " and ", other.rank, " would use the same GPU of ", self.host, " (",
-          self.device,
-          "); start at most as many ranks on a host as it has GPUs, or let them "
-          "share: dist.backend gloo with dist.device cuda");
+    const Placement placed = placement();
+    for (const control::Member& other : control->members())
+      require<ConfigError>(other.rank == place.rank || !placed.on_own_device(other.rank), "ranks ",
+                           place.rank, " and ", other.rank, " would use the same GPU of ",
+                           other.host, " (", other.device,
+                           "); start at most as many ranks on a host as it has GPUs, or let them "
+                           "share: dist.backend gloo with dist.device cuda");
   }
 
   // A wait that takes long is explained long before it fails, by the first ranks: by what all are
@@ -295,43 +293,13 @@ struct World::State {
     return control->members()[static_cast<std::size_t>(place.rank)].address;
   }
 
-  // Ranks by host, so that neighbours are on one host as far as they can be: a launcher may deal
-  // ranks out to hosts in turn.
-  std::vector<int> ranks_by_host() const {
-    const std::vector<control::Member>& members = control->members();
-    std::vector<std::string> hosts;
-    for (const control::Member& member : members)
-      if (std::find(hosts.begin(), hosts.end(), member.host_id) == hosts.end())
-        hosts.push_back(member.host_id);
-    std::vector<int> order;
-    for (const std::string& host : hosts)
-      for (const control::Member& member : members)
-        if (member.host_id == host) order.push_back(member.rank);
-    return order;
-  }
+  // Who else is on this rank's host and device. A fake world has no others to ask.
+  Placement placement() const { return {control->members(), control->own_rank()}; }
 
   std::vector<int> in_order() const {
     std::vector<int> ranks(static_cast<std::size_t>(place.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
     return ranks;
-  }
-  // Neighbours of a row are on one host, or a row is made of whole hosts: else a mesh would send
-  // between hosts what it is there to keep inside.
-  bool rows_fit_hosts(int shard_size) const {
-    const std::vector<control::Member>& members = control->members();
-    std::map<std::string, std::set<int>> rows;
-    const std::vector<int> order = ranks_by_host();
-    for (std::size_t i = 0; i < order.size(); ++i)
-      rows[members[static_cast<std::size_t>(order[i])].host_id].insert(static_cast<int>(i) /
-                                                                       shard_size);
-    std::map<int, std::size_t> hosts_in_row;
-    for (const auto& [host, of_host] : rows)
-      for (const int row : of_host) ++hosts_in_row[row];
-    return std::all_of(rows.begin(), rows.end(), [&](const auto& host) {
-      return host.second.size() == 1 ||
-             std::all_of(host.second.begin(), host.second.end(),
-                         [&](int row) { return hosts_in_row[row] == 1; });
-    });
   }
 
   // Collective among the members: a group of these ranks of the world, of which this is one.
@@ -344,14 +312,13 @@ struct World::State {
     if (size == 1) return make_fake_group(name, 0, 1);  // alone: nothing to exchange
     const auto keys = c10::make_intrusive<c10d::PrefixStore>("group/" + name, store);
     if (backend == Backend::nccl) return make_nccl_group(name, keys, rank, size, timeout, device);
-    const std::vector<control::Member>& members = control->members();
+    const Placement placed = placement();
     std::vector<std::string> names;
     std::vector<int> here;
     for (int i = 0; i < size; ++i) {
-      const auto member = static_cast<std::size_t>(ranks[static_cast<std::size_t>(i)]);
-      names.push_back(control->name_of(static_cast<int>(member)));
-      if (members[member].host_id == members[static_cast<std::size_t>(place.rank)].host_id)
-        here.push_back(i);
+      const int member = ranks[static_cast<std::size_t>(i)];
+      names.push_back(control->name_of(member));
+      if (placed.on_own_host(member)) here.push_back(i);
     }
     return make_gloo_group(name, keys, rank, std::move(names), here, timeout,
                            {interface, own_address()});
@@ -505,7 +472,7 @@ const Mesh& World::mesh(int shard_size) {
   Mesh mesh;
   mesh.world = group();
   const std::vector<int> order =
-      backend() == Backend::fake ? state_->in_order() : state_->ranks_by_host();
+      backend() == Backend::fake ? state_->in_order() : state_->placement().by_host();
   const auto at = std::find(order.begin(), order.end(), rank()) - order.begin();
   const std::ptrdiff_t row = at / shard_size, column = at % shard_size;
   const int copies = size() / shard_size;
@@ -527,7 +494,8 @@ void World::check_mesh(int shard_size) const {
   require<ConfigError>(shard_size >= 1 && size() % shard_size == 0, "a shard group of ", shard_size,
                        " ranks does not divide the world of ", size(), "; choose a size that does");
   if (shard_size > 1 && shard_size < size() && backend() != Backend::fake)
-    require<ConfigError>(state_->rows_fit_hosts(shard_size), "hybrid groups of ", shard_size,
+    require<ConfigError>(state_->placement().rows_fit_hosts(shard_size), "hybrid groups of ",
+                         shard_size,
                          " neighbours (strategy.hybrid_shard_size) would cross hosts in part: ",
                          floe::join(placement(), "; "),
                          "; choose a size that divides the ranks of every host, or start as many "
@@ -547,39 +515,24 @@ std::string World::name_of(int rank) const { return state_->control->name_of(ran
 bool World::on_several_hosts() const { return state_->control->on_several_hosts(); }
 
 int World::ranks_on_host() const {
-  if (backend() == Backend::fake) return size();
-  const auto& members = state_->control->members();
-  const control::Member& own = members[static_cast<std::size_t>(rank())];
-  return static_cast<int>(
-      std::count_if(members.begin(), members.end(),
-                    [&](const control::Member& other) { return other.host_id == own.host_id; }));
+  return backend() == Backend::fake ? size() : state_->placement().ranks_on_host();
 }
 
 int World::ranks_on_device() const {
-  if (backend() == Backend::fake) return 1;
-  const auto& members = state_->control->members();
-  const control::Member& own = members[static_cast<std::size_t>(rank())];
-  return static_cast<int>(
-      std::count_if(members.begin(), members.end(), [&](const control::Member& other) {
-        return other.host_id == own.host_id && other.device == own.device;
-      }));
+  return backend() == Backend::fake ? 1 : state_->placement().ranks_on_device();
 }
 
 bool World::is_first_on_host() const {
-  const auto& members = state_->control->members();
-  if (backend() == Backend::fake) return true;
-  const std::string& host = members[static_cast<std::size_t>(rank())].host_id;
-  return std::none_of(members.begin(), members.begin() + rank(),
-                      [&](const control::Member& other) { return other.host_id == host; });
+  return backend() == Backend::fake || state_->placement().is_first_on_host();
 }
 
-std::vector<std::string> World::placement() const {
-  std::vector<std::string> lines;
-  for (const control::Member& member : state_->control->members())
-    lines.push_back(str("rank ", member.rank, ": ", member.host, " ",
-                        member.address.empty() ? "" : str("(", member.address, ") "),
-                        member.device));
-  return lines;
+std::vector<std::string> World::placement() const { return state_->placement().lines(); }
+
+std::vector<int> World::ranks_of_hosts() const {
+  std::vector<int> counts;
+  for (const std::vector<int>& host : state_->placement().hosts())
+    counts.push_back(static_cast<int>(host.size()));
+  return counts;
 }
 
 void World::publish(const std::string& key, const std::string& value) {
