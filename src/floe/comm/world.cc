@@ -5,7 +5,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -25,25 +24,19 @@
 #include "floe/comm/control_store.h"
 #include "floe/comm/meeting_place.h"
 #include "floe/comm/placement.h"
+#include "floe/comm/slow_waits.h"
 #include "floe/comm/watch.h"
 #include "floe/control/control_plane.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 #include "floe/core/host.h"
 #include "floe/core/log.h"
-#include "floe/core/stacks.h"
 
 namespace floe::comm {
 namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
-constexpr std::chrono::milliseconds kSlowWait{60'000};
-constexpr int kRanksThatTell = 2;  // one of them may be the one that is waited for
 constexpr std::chrono::milliseconds kLookEvery{50};  // at what this process knows already
-
-// Set while a thread asks what all ranks are doing: what it then says of its own does not mean that
-// others wait for it.
-thread_local bool asks_itself = false;
 
 // Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's
 // convolutions would round their inputs to tf32 otherwise.
@@ -125,15 +118,15 @@ struct World::State {
   std::mutex counted_mutex;
   std::map<std::string, int> counted;  // see World::count
   std::string failed_because;          // what World::fail has told
-  std::int64_t told_wait = 0;          // the wait under way, when it was looked at last
-  std::chrono::milliseconds tell_after{0};
-  // By another rank, what this one is doing; the control plane's thread says so.
-  std::shared_ptr<std::atomic<bool>> asked = std::make_shared<std::atomic<bool>>(false);
-  std::int64_t told_part = -1;   // where the threads were in it is in the log
-  std::mutex telling;            // held while that is being written
-  bool ends = false;             // nothing is to follow its last sentence; by telling
-  std::mutex meshes_mutex;       // the watch reads them
-  std::unique_ptr<Watch> watch;  // last: ends before what it looks at
+  std::unique_ptr<SlowWaits> waits;    // see connect
+  std::mutex meshes_mutex;             // the watch reads them
+  std::unique_ptr<Watch> watch;        // last: ends before what it looks at
+
+  // Once, when rank and timeout are known.
+  void connect(std::shared_ptr<control::ControlPlane> plane) {
+    control = std::move(plane);
+    waits = std::make_unique<SlowWaits>(*control, place.rank, timeout);
+  }
 
   std::vector<GroupPtr> groups() {
     std::lock_guard lock(meshes_mutex);
@@ -169,8 +162,7 @@ struct World::State {
 
   void watch_failures() {
     watch = std::make_unique<Watch>(kLookEvery, [this] {
-      tell_of_slow_wait();
-      tell_where_it_is();
+      waits->look();
       if (!has_failed()) return false;
       const auto first = control->first_failure(std::chrono::milliseconds(0));
       abort(first ? str(control->name_of(first->rank), " has failed")
@@ -190,50 +182,6 @@ struct World::State {
                            other.host, " (", other.device,
                            "); start at most as many ranks on a host as it has GPUs, or let them "
                            "share: dist.backend gloo with dist.device cuda");
-  }
-
-  // A wait that takes long is explained long before it fails, by the first ranks: by what all are
-  // doing.
-  void tell_of_slow_wait() {
-    if (place.rank >= kRanksThatTell) return;
-    const auto wait = Activity::of_this_rank().waiting();
-    if (!wait) return;
-    if (wait->number != told_wait) {
-      told_wait = wait->number;
-      tell_after = std::min<std::chrono::milliseconds>(kSlowWait, timeout / 3);
-    }
-    if (wait->since < tell_after) return;
-    tell_after = 2 * wait->since;
-    log::warn("this rank waits in ", wait->what, " since ", wait->since.count(),
-              " s; what the ranks are doing: ", states());
-  }
-
-  // Somebody asks what this rank is doing, and it has been doing the same for long: others wait for
-  // it. Where its threads are is in its log, once.
-  void tell_where_it_is() {
-    if (!asked->exchange(false)) return;
-    const std::lock_guard lock(telling);
-    if (ends) return;
-    const auto part = Activity::of_this_rank().working();
-    if (!part || part->number == told_part ||
-        part->since < std::min<std::chrono::milliseconds>(kSlowWait, timeout / 3))
-      return;
-    told_part = part->number;
-    log::warn("others wait for this rank, which ", part->what, " since ", part->since.count(),
-              " s; where its threads are:");
-    for (const std::string& line : stacks_of_all_threads()) log::info(line);
-  }
-
-  std::vector<std::string> ask_all() {
-    const struct Asking {
-      Asking() { asks_itself = true; }
-      ~Asking() { asks_itself = false; }
-    } asking;
-    return control->states();
-  }
-
-  std::string states() {
-    return sentence_of_states(ask_all(), [this](int rank) { return control->name_of(rank); });
   }
 
   std::string hear(const std::string& key, const std::string& missing) {
@@ -269,11 +217,11 @@ struct World::State {
     } catch (const CommError& e) {
       // Usually the echo of another rank's failure. Where it is not, the first ranks ask around,
       // and the others wait for what those say.
-      const bool asks = place.rank < kRanksThatTell;
+      const bool asks = place.rank < SlowWaits::kRanksThatTell;
       const auto first = control->first_failure(std::chrono::seconds(asks ? 2 : 10));
       if (first && first->rank != place.rank) return echo(e, *first);
       if (first || place.world_size == 1) return e.what();
-      if (asks) return str(e.what(), "; what the ranks are doing: ", states());
+      if (asks) return str(e.what(), "; what the ranks are doing: ", waits->sentence());
       return str(e.what(), control->rank_0_answers()
                                ? ""
                                : str("; ", control->name_of(0), " does not answer: it is stopped, ",
@@ -391,11 +339,8 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
   self.device = state->device.str();
   if (const char* visible = visible_devices(); visible && state->device.is_cuda())
     self.device += str(" of ", visible);
-  state->control = meet(state->place, self, state->timeout);
-  state->control->set_state([asked = state->asked] {
-    if (!asks_itself) *asked = true;
-    return Activity::of_this_rank().text();
-  });
+  state->connect(meet(state->place, self, state->timeout));
+  state->waits->answer();
   state->store = c10::make_intrusive<ControlStore>(state->control, state->timeout);
   log::set_host(state->control->on_several_hosts() ? host_name() : "");
   if (!state->interface.empty())
@@ -438,7 +383,7 @@ std::shared_ptr<World> World::fake(int rank, int size, c10::Device device, FakeL
   state->place.rank = rank;
   state->place.world_size = size;
   state->place.source = "a fake world";
-  state->control = control::ControlPlane::alone({});
+  state->connect(control::ControlPlane::alone({}));
   state->group = state->make_group("world", state->in_order());
   return std::shared_ptr<World>(new World(std::move(state)));
 }
@@ -451,7 +396,7 @@ std::shared_ptr<World> World::without_collectives(std::shared_ptr<control::Contr
   state->place.rank = plane->own_rank();
   state->place.world_size = static_cast<int>(plane->members().size());
   state->place.source = "a control plane alone";
-  state->control = std::move(plane);
+  state->connect(std::move(plane));
   state->group = state->make_group("world", state->in_order());
   return std::shared_ptr<World>(new World(std::move(state)));
 }
@@ -644,14 +589,13 @@ bool World::failed_rank_is_gone() const noexcept {
   return failure && failure->is_gone;
 }
 
-std::vector<std::string> World::states() { return state_->ask_all(); }
+std::vector<std::string> World::states() { return state_->waits->states(); }
 std::string World::state_of(int rank) { return state_->control->state_of(rank); }
 
 void World::fail(const std::exception_ptr& cause) noexcept {
   if (!state_->failed_because.empty()) {
-    const std::lock_guard lock(state_->telling);  // what is being written comes before it
-    state_->ends = true;
-    log::error("this rank ends: ", state_->failed_because);  // more was said since
+    state_->waits->end_with(
+        str("this rank ends: ", state_->failed_because));  // more was said since
     return;
   }
   try {
