@@ -53,6 +53,51 @@ const char* visible_devices() {
   return text && *text ? text : nullptr;
 }
 
+bool sees_gpu() { return has_nccl() && at::hasCUDA(); }
+// What is missing then.
+const char* without_gpu() {
+  return has_nccl()
+             ? "a GPU, and this process sees none: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+             : "a GPU and a build with CUDA (FLOE_CUDA=1 ./run build)";
+}
+
+bool names_index(const std::optional<c10::Device>& device) { return device && device->has_index(); }
+
+Backend choose_backend(const WorldOptions& options) {
+  Backend backend = options.backend;
+  if (backend == Backend::automatic) {
+    const bool wants_cpu = options.device && options.device->is_cpu();
+    backend = sees_gpu() && !wants_cpu ? Backend::nccl : Backend::gloo;
+  }
+  require<ConfigError>(backend != Backend::fake,
+                       "nobody joins a fake world; World::fake(rank, size) makes one");
+  require<ConfigError>(backend != Backend::nccl || sees_gpu(), "dist.backend 'nccl' needs ",
+                       without_gpu(), "; use gloo on the CPU");
+  return backend;
+}
+
+// With an index, unless it is the CPU.
+c10::Device choose_device(const WorldOptions& options, Backend backend) {
+  const Rendezvous& place = options.rendezvous;
+  c10::Device device = options.device.value_or(backend == Backend::nccl ? c10::kCUDA : c10::kCPU);
+  if (device.is_cpu()) return device;
+  require<ConfigError>(sees_gpu(), "rank ", place.rank, " is to use device ", device.str(),
+                       ", which needs ", without_gpu(), "; set dist.device to cpu");
+  const int count =
+      static_cast<unsigned char>(c10::impl::VirtualGuardImpl(device.type()).deviceCount());
+  if (!device.has_index()) {
+    const int local = place.local_rank;
+    // Schedulers may show a task the one GPU that is its own (srun --gpus-per-task=1).
+    const bool wraps = backend == Backend::gloo || (count == 1 && visible_devices());
+    device.set_index(static_cast<c10::DeviceIndex>(wraps && count > 0 ? local % count : local));
+  }
+  require<ConfigError>(device.index() < count, "rank ", place.rank, " is to use device ",
+                       device.str(), " but this machine has ", count,
+                       " of them; start at most that many ranks on a machine, or let them share: "
+                       "dist.backend gloo with dist.device cuda");
+  return device;
+}
+
 std::string encode(const std::vector<NamedText>& values) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& [name, text] : values) list.push_back({name, text});
@@ -135,6 +180,42 @@ struct World::State {
       for (const GroupPtr& part : {mesh.shard, mesh.replicate})
         if (std::find(all.begin(), all.end(), part) == all.end()) all.push_back(part);
     return all;
+  }
+
+  // Collective. `run`: see WorldOptions.
+  void meet_others(const std::string& run) {
+    control::Member self;
+    self.run = run;
+    self.device = device.str();
+    if (const char* visible = visible_devices(); visible && device.is_cuda())
+      self.device += str(" of ", visible);
+    connect(meet(place, self, timeout));
+    waits->answer();
+    store = c10::make_intrusive<ControlStore>(control, timeout);
+    log::set_host(control->on_several_hosts() ? host_name() : "");
+    if (!interface.empty()) ::setenv("NCCL_SOCKET_IFNAME", interface.c_str(), /*overwrite=*/0);
+  }
+
+  // Collective: the group of all ranks. A rank that cannot form it tells the others, which would
+  // else wait for it.
+  void form_group(bool refuses_shared_gpu) {
+    try {
+      wants_memory_of_host();  // throws for a wrong switch, also where no group would look at it
+      if (refuses_shared_gpu) refuse_shared_gpu();
+      group = make_group("world", in_order());
+    } catch (const CommError& e) {  // the echo of another rank's failure, perhaps
+      const auto first = control->first_failure(std::chrono::seconds(2));
+      if (!first || first->rank == place.rank) {
+        control->announce_failure(cause_of(e));
+        throw;
+      }
+      const std::string why = echo(e, *first);
+      if (first->is_usage) throw ConfigError(why);
+      throw CommError(why);
+    } catch (const std::exception& e) {
+      control->announce_failure(cause_of(e), exit_of(std::current_exception()) == Exit::usage);
+      throw;
+    }
   }
 
   // First the store: NCCL's own thread tells rank 0 of every collective that has timed out, and a
@@ -296,72 +377,13 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
   state->place = options.rendezvous;
   state->timeout = options.timeout;
   state->interface = options.interface;
-  const bool gpu = has_nccl() && at::hasCUDA();
-  state->backend = options.backend;
-  if (state->backend == Backend::automatic) {
-    const bool wants_cpu = options.device && options.device->is_cpu();
-    state->backend = gpu && !wants_cpu ? Backend::nccl : Backend::gloo;
-  }
-  require<ConfigError>(state->backend != Backend::fake,
-                       "nobody joins a fake world; World::fake(rank, size) makes one");
-  // What a build with CUDA lacks is a GPU that this process may see.
-  const char* without_gpu =
-      has_nccl() ? "a GPU, and this process sees none: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
-                 : "a GPU and a build with CUDA (FLOE_CUDA=1 ./run build)";
-  require<ConfigError>(state->backend != Backend::nccl || gpu, "dist.backend 'nccl' needs ",
-                       without_gpu, "; use gloo on the CPU");
-  bool chosen = false;  // the GPU, by this function
-  state->device = options.device.value_or(state->backend == Backend::nccl ? c10::kCUDA : c10::kCPU);
-  if (!state->device.is_cpu()) {
-    require<ConfigError>(gpu, "rank ", state->place.rank, " is to use device ", state->device.str(),
-                         ", which needs ", without_gpu, "; set dist.device to cpu");
-    const c10::impl::VirtualGuardImpl devices(state->device.type());
-    if (!state->device.has_index()) {
-      const int local = state->place.local_rank;
-      const int count = static_cast<unsigned char>(devices.deviceCount());
-      // Schedulers may show a task the one GPU that is its own (srun --gpus-per-task=1).
-      const bool wraps = state->backend == Backend::gloo || (count == 1 && visible_devices());
-      state->device.set_index(
-          static_cast<c10::DeviceIndex>(wraps && count > 0 ? local % count : local));
-      chosen = true;
-    }
-    require<ConfigError>(state->device.index() < devices.deviceCount(), "rank ", state->place.rank,
-                         " is to use device ", state->device.str(), " but this machine has ",
-                         static_cast<int>(devices.deviceCount()),
-                         " of them; start at most that many ranks on a machine, or let them share: "
-                         "dist.backend gloo "
-                         "with dist.device cuda");
-  }
+  state->backend = choose_backend(options);
+  state->device = choose_device(options, state->backend);
   use_device(state->device);
   log::set_rank(state->place.rank, state->place.world_size);
-  control::Member self;
-  self.run = options.run;
-  self.device = state->device.str();
-  if (const char* visible = visible_devices(); visible && state->device.is_cuda())
-    self.device += str(" of ", visible);
-  state->connect(meet(state->place, self, state->timeout));
-  state->waits->answer();
-  state->store = c10::make_intrusive<ControlStore>(state->control, state->timeout);
-  log::set_host(state->control->on_several_hosts() ? host_name() : "");
-  if (!state->interface.empty())
-    ::setenv("NCCL_SOCKET_IFNAME", state->interface.c_str(), /*overwrite=*/0);
-  try {
-    wants_memory_of_host();  // throws for a wrong switch, also where no group would look at it
-    if (chosen && state->backend == Backend::nccl) state->refuse_shared_gpu();
-    state->group = state->make_group("world", state->in_order());
-  } catch (const CommError& e) {  // the echo of another rank's failure, perhaps
-    const auto first = state->control->first_failure(std::chrono::seconds(2));
-    if (!first || first->rank == state->place.rank) {
-      state->control->announce_failure(cause_of(e));
-      throw;
-    }
-    const std::string why = state->echo(e, *first);
-    if (first->is_usage) throw ConfigError(why);
-    throw CommError(why);
-  } catch (const std::exception& e) {  // else they would wait for this rank
-    state->control->announce_failure(cause_of(e), exit_of(std::current_exception()) == Exit::usage);
-    throw;
-  }
+  state->meet_others(options.run);
+  state->form_group(/*refuses_shared_gpu=*/state->backend == Backend::nccl &&
+                    !state->device.is_cpu() && !names_index(options.device));
   if (state->place.world_size > 1 && options.watch_failures) state->watch_failures();
   return std::shared_ptr<World>(new World(std::move(state)));
 }
