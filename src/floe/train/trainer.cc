@@ -12,7 +12,7 @@
 #include "floe/train/reporting/step_record.h"
 #include "floe/train/setup/parallelize.h"
 #include "floe/train/setup/run_setup.h"
-#include "floe/train/step/loss_scale.h"
+#include "floe/train/step/precision.h"
 #include "floe/train/validation.h"
 #include "floe/train/validation_tasks.h"
 

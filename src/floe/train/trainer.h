@@ -33,6 +33,7 @@
 #include "floe/train/setup/resume.h"
 #include "floe/train/setup/same_run.h"
 #include "floe/train/step/loss_scale.h"
+#include "floe/train/step/noise_scale.h"
 #include "floe/train/step/step_graphs.h"
 #include "floe/train/step/stragglers.h"
 #include "floe/train/step/time_account.h"
