@@ -10,6 +10,7 @@
 #include "floe/core/names.h"
 #include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/nn/module.h"
+#include "floe/shard/plan/mask.h"
 #include "floe/shard/plan/plan.h"
 
 namespace floe::shard {
@@ -506,9 +507,9 @@ class Planner {
 
   void check_units() const {
     for (const PlannedUnit& unit : plan_.units) {
-      constexpr std::size_t kMostGroups = 64;  // a step names them by bits
-      require<ConfigError>(unit.groups.size() <= kMostGroups, "unit '", unit.label(), "' has ",
-                           unit.groups.size(), " groups; at most ", kMostGroups, " are possible");
+      require<ConfigError>(unit.groups.size() <= GroupMask::kMost, "unit '", unit.label(), "' has ",
+                           unit.groups.size(), " groups; at most ", GroupMask::kMost,
+                           " are possible");
       // In any phase: what is in place while it rests may not be while it trains, and conversely.
       const bool must_gather =
           std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {
