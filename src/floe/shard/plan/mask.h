@@ -37,5 +37,8 @@ class Mask {
 struct PlannedGroup;
 // Of a unit's groups, by their positions in PlannedUnit::groups.
 using GroupMask = Mask<PlannedGroup>;
+struct ParameterSet;
+// Of sets, by their positions in ShardPlan::sets.
+using SetMask = Mask<ParameterSet>;
 
 }  // namespace floe::shard
