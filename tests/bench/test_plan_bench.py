@@ -1,21 +1,12 @@
 """bench/plan.py: what is planned beside what was measured, without a GPU."""
 
 import json
-import os
 import re
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(os.environ["FLOE_SOURCE_DIR"])
-
-
-def compare(*arguments):
-    done = subprocess.run([sys.executable, str(ROOT / "bench" / "plan.py"), *map(str, arguments)], capture_output=True,
-                          text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from bench_script import ROOT, output_of
 
 
 def off(text):
@@ -25,7 +16,7 @@ def off(text):
 
 
 def test_measured_steps_are_planned_within_the_bounds():
-    rows = off(compare("--rows", "of4b W=8", "of9b W=1", "of3b W=8 fp8", "of3b W=8 checkpointed offloaded"))
+    rows = off(output_of("plan.py", "--rows", "of4b W=8", "of9b W=1", "of3b W=8 fp8", "of3b W=8 checkpointed offloaded"))
     assert len(rows) >= 6
     for time, memory in rows:
         assert abs(time) <= 10 and abs(memory) <= 5
@@ -36,7 +27,7 @@ def test_the_table_takes_its_place_in_a_page(tmp_path):
     (tmp_path / "rows.json").write_text(json.dumps([row, row | {"system": "floe W=8 graphs"}, {"model": "x"}]))
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- bench/plan.py -->\nold\n<!-- end of bench/plan.py -->\nafter\n")
-    compare(tmp_path / "rows.json", "--write", page)
+    output_of("plan.py", tmp_path / "rows.json", "--write", page)
     text = page.read_text()
     assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
     assert "| tiny | W=8 | natural | 3 |" in text and "graphs" not in text
@@ -71,9 +62,8 @@ def test_the_best_strategy_is_the_same_each_time_and_says_why(tmp_path):
     page.write_text("before\n<!-- bench/plan_best.py -->\nold\n<!-- end of bench/plan_best.py -->\nafter\n")
     rows = []
     for _ in range(2):
-        done = subprocess.run([sys.executable, ROOT / "bench/plan_best.py", "--models", "tiny", "--worlds", "8", "64", "--write", page],
-                              capture_output=True, text=True, check=True, timeout=300)  # fmt: skip
-        rows.append([line for line in done.stdout.splitlines() if line.startswith("| a tiny")])
+        said = output_of("plan_best.py", "--models", "tiny", "--worlds", 8, 64, "--write", page)
+        rows.append([line for line in said.splitlines() if line.startswith("| a tiny")])
     assert rows[0] == rows[1] and len(rows[0]) == 3, "one node, and two networks between eight"
     fast, slow = (float(row.split("|")[5]) for row in rows[0][1:])
     assert slow >= fast, "a slower network makes nothing faster"

@@ -1,20 +1,13 @@
 """bench/plan_cpu.py: steps of Gloo ranks on this machine beside their plans."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(os.environ["FLOE_SOURCE_DIR"])
+from bench_script import output_of
 
 
 def compare(*arguments):
-    done = subprocess.run([sys.executable, str(ROOT / "bench" / "plan_cpu.py"), *map(str, arguments)], capture_output=True,
-                          text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    output_of("plan_cpu.py", *arguments, timeout=600)
 
 
 def test_steps_of_ranks_are_planned(tmp_path):

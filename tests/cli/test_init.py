@@ -1,7 +1,6 @@
 """floe init: what it writes is planned and trained as it is, whatever the model and the data; wrong inputs are
 one sentence each."""
 
-import io
 import json
 import os
 import re
@@ -9,13 +8,13 @@ import shutil
 import struct
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import save_file
+from tars import write_tar
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_llama import TOKENIZER, llama_config, llama_shapes, make_llama
@@ -59,16 +58,6 @@ def large(tmp_path_factory):
 def write_lines(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def write_tar(path, files):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
     return path
 
 

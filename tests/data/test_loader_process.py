@@ -9,13 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from s3_server import s3_server
+from tars import write_tar
 
 TOOL = Path(os.environ["FLOE_BIN_DIR"]) / "loader_tool"
 TOKENIZER = Path(os.environ["FLOE_SOURCE_DIR"]) / "tests/goldens/data/tokenizers/neox"
@@ -29,12 +29,7 @@ def sample(key):
 
 
 def write_shard(path, keys):
-    with tarfile.open(path, "w") as tar:
-        for key in keys:
-            for name, data in sample(key).items():
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
+    write_tar(path, {name: data for key in keys for name, data in sample(key).items()})
 
 
 def shards(folder, count, samples):

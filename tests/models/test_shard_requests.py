@@ -1,6 +1,5 @@
 """`--shards` of `floe generate` and `floe score`: every sample of a data set is asked, as a line of a file would be."""
 
-import io
 import json
 import os
 import signal
@@ -9,17 +8,9 @@ import tarfile
 
 import pytest
 from generate_runs import FLOE
+from tars import write_tar
 from test_generate_command import captioner, captioner_and_reference, picture, plain_lm  # noqa: F401 (fixtures)
 from test_requests import ENVIRONMENT, computed, records_of, run, wait_for_lines, write_requests
-
-
-def write_tar(path, members, mode="w"):
-    with tarfile.open(path, mode) as tar:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
 
 
 def sample(folder, key, size=(30, 22), text=None, **values):

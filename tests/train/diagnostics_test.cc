@@ -11,7 +11,7 @@
 #include "floe/observe/diagnostics/run_diagnostics.h"
 #include "floe/strategy/strategy_options.h"
 #include "floe/train/run_config.h"
-#include "floe/train/step/loss_scale.h"
+#include "floe/train/step/precision.h"
 #include "tests/diag/sharded_model.h"
 #include "tests/io/scratch.h"
 

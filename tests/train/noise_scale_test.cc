@@ -1,10 +1,10 @@
+#include "floe/train/step/noise_scale.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 #include <vector>
-
-#include "floe/train/step/loss_scale.h"
 
 namespace floe::train::noise_scale_test {
 namespace {

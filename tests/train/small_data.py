@@ -1,22 +1,13 @@
 """Small tar shards of pairs, and a small Flamingo that trains on them."""
 
 import io
-import tarfile
 
 from PIL import Image
 
 from running import GOLDENS
+from tars import write_tar
 
 TOKENIZER = GOLDENS.parent / "data" / "tokenizers" / "neox"
-
-
-def write_tar(path, files):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
 
 
 def pair(key):

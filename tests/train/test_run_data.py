@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from patience import wait_until
 from running import GOLDENS, command, environment, steps_of, wait_for_steps
 from s3_server import s3_server
-from small_data import pairs_config, write_shards, write_tar
+from small_data import pairs_config, write_shards
+from tars import write_tar
 
 
 @pytest.fixture

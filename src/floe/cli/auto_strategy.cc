@@ -2,7 +2,6 @@
 
 #include <ATen/DeviceAccelerator.h>
 
-#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,28 +22,6 @@
 
 namespace floe::cli {
 namespace {
-
-// Orders of magnitude of cores and loopback, so that a choice moves few bytes and recomputes only
-// for memory.
-plan::Machine cpu_of(double cores) {
-  plan::Machine machine = plan::find_machine("h200");
-  machine.name = "cpu";
-  machine.context = {256 * kMiB};
-  machine.bf16_tflops = machine.fp8_tflops = machine.fp32_tflops = 0.05 * cores;
-  machine.attention_tflops = machine.flash_tflops = 0.02 * cores;
-  machine.flash_half = 0;
-  machine.processors = 1;
-  machine.memory_gbs = machine.update_gbs = machine.host_gbs = 5 * std::min(cores, 8.0);
-  machine.kernel_us = 0;
-  machine.issue_us = 5;
-  machine.step_ms = 1;
-  machine.intra_gbs = 4;
-  machine.inter_gbs = 1;
-  machine.intra_share = machine.inter_share = 1;
-  machine.intra_us = 50;
-  machine.inter_us = 100;
-  return machine;
-}
 
 // What the run's last start has chosen, if that can be read.
 std::optional<StrategyConfig> strategy_of_earlier_start(const train::RunSection& run) {
@@ -117,7 +94,8 @@ plan::RunPlace place_of(const comm::World& world, const AutoStrategyConfig& aske
   if (place.is_cpu) {
     const starter::Machine host = starter::look_at_machine();
     place.memory = host.memory / world.ranks_on_host();
-    place.machine = cpu_of(static_cast<double>(host.cores) / world.ranks_on_host());
+    place.machine =
+        plan::machine_of_rank_on_cores(static_cast<double>(host.cores) / world.ranks_on_host());
   } else {
     const auto [free, total] = at::accelerator::getMemoryInfo(device.index());
     place.memory = static_cast<std::int64_t>(total) / world.ranks_on_device();

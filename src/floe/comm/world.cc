@@ -5,7 +5,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -15,7 +14,6 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 #include <span>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -25,25 +23,20 @@
 #include "floe/comm/backends.h"
 #include "floe/comm/control_store.h"
 #include "floe/comm/meeting_place.h"
+#include "floe/comm/placement.h"
+#include "floe/comm/slow_waits.h"
 #include "floe/comm/watch.h"
 #include "floe/control/control_plane.h"
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 #include "floe/core/host.h"
 #include "floe/core/log.h"
-#include "floe/core/stacks.h"
 
 namespace floe::comm {
 namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
-constexpr std::chrono::milliseconds kSlowWait{60'000};
-constexpr int kRanksThatTell = 2;  // one of them may be the one that is waited for
 constexpr std::chrono::milliseconds kLookEvery{50};  // at what this process knows already
-
-// Set while a thread asks what all ranks are doing: what it then says of its own does not mean that
-// others wait for it.
-thread_local bool asks_itself = false;
 
 // Operators and streams that name no device mean this one, and fp32 is fp32 there: cuDNN's
 // convolutions would round their inputs to tf32 otherwise.
@@ -58,6 +51,51 @@ void use_device(const c10::Device& device) {
 const char* visible_devices() {
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
   return text && *text ? text : nullptr;
+}
+
+bool sees_gpu() { return has_nccl() && at::hasCUDA(); }
+// What is missing then.
+const char* without_gpu() {
+  return has_nccl()
+             ? "a GPU, and this process sees none: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+             : "a GPU and a build with CUDA (FLOE_CUDA=1 ./run build)";
+}
+
+bool names_index(const std::optional<c10::Device>& device) { return device && device->has_index(); }
+
+Backend choose_backend(const WorldOptions& options) {
+  Backend backend = options.backend;
+  if (backend == Backend::automatic) {
+    const bool wants_cpu = options.device && options.device->is_cpu();
+    backend = sees_gpu() && !wants_cpu ? Backend::nccl : Backend::gloo;
+  }
+  require<ConfigError>(backend != Backend::fake,
+                       "nobody joins a fake world; World::fake(rank, size) makes one");
+  require<ConfigError>(backend != Backend::nccl || sees_gpu(), "dist.backend 'nccl' needs ",
+                       without_gpu(), "; use gloo on the CPU");
+  return backend;
+}
+
+// With an index, unless it is the CPU.
+c10::Device choose_device(const WorldOptions& options, Backend backend) {
+  const Rendezvous& place = options.rendezvous;
+  c10::Device device = options.device.value_or(backend == Backend::nccl ? c10::kCUDA : c10::kCPU);
+  if (device.is_cpu()) return device;
+  require<ConfigError>(sees_gpu(), "rank ", place.rank, " is to use device ", device.str(),
+                       ", which needs ", without_gpu(), "; set dist.device to cpu");
+  const int count =
+      static_cast<unsigned char>(c10::impl::VirtualGuardImpl(device.type()).deviceCount());
+  if (!device.has_index()) {
+    const int local = place.local_rank;
+    // Schedulers may show a task the one GPU that is its own (srun --gpus-per-task=1).
+    const bool wraps = backend == Backend::gloo || (count == 1 && visible_devices());
+    device.set_index(static_cast<c10::DeviceIndex>(wraps && count > 0 ? local % count : local));
+  }
+  require<ConfigError>(device.index() < count, "rank ", place.rank, " is to use device ",
+                       device.str(), " but this machine has ", count,
+                       " of them; start at most that many ranks on a machine, or let them share: "
+                       "dist.backend gloo with dist.device cuda");
+  return device;
 }
 
 std::string encode(const std::vector<NamedText>& values) {
@@ -125,15 +163,15 @@ struct World::State {
   std::mutex counted_mutex;
   std::map<std::string, int> counted;  // see World::count
   std::string failed_because;          // what World::fail has told
-  std::int64_t told_wait = 0;          // the wait under way, when it was looked at last
-  std::chrono::milliseconds tell_after{0};
-  // By another rank, what this one is doing; the control plane's thread says so.
-  std::shared_ptr<std::atomic<bool>> asked = std::make_shared<std::atomic<bool>>(false);
-  std::int64_t told_part = -1;   // where the threads were in it is in the log
-  std::mutex telling;            // held while that is being written
-  bool ends = false;             // nothing is to follow its last sentence; by telling
-  std::mutex meshes_mutex;       // the watch reads them
-  std::unique_ptr<Watch> watch;  // last: ends before what it looks at
+  std::unique_ptr<SlowWaits> waits;    // see connect
+  std::mutex meshes_mutex;             // the watch reads them
+  std::unique_ptr<Watch> watch;        // last: ends before what it looks at
+
+  // Once, when rank and timeout are known.
+  void connect(std::shared_ptr<control::ControlPlane> plane) {
+    control = std::move(plane);
+    waits = std::make_unique<SlowWaits>(*control, place.rank, timeout);
+  }
 
   std::vector<GroupPtr> groups() {
     std::lock_guard lock(meshes_mutex);
@@ -142,6 +180,42 @@ struct World::State {
       for (const GroupPtr& part : {mesh.shard, mesh.replicate})
         if (std::find(all.begin(), all.end(), part) == all.end()) all.push_back(part);
     return all;
+  }
+
+  // Collective. `run`: see WorldOptions.
+  void meet_others(const std::string& run) {
+    control::Member self;
+    self.run = run;
+    self.device = device.str();
+    if (const char* visible = visible_devices(); visible && device.is_cuda())
+      self.device += str(" of ", visible);
+    connect(meet(place, self, timeout));
+    waits->answer();
+    store = c10::make_intrusive<ControlStore>(control, timeout);
+    log::set_host(control->on_several_hosts() ? host_name() : "");
+    if (!interface.empty()) ::setenv("NCCL_SOCKET_IFNAME", interface.c_str(), /*overwrite=*/0);
+  }
+
+  // Collective: the group of all ranks. A rank that cannot form it tells the others, which would
+  // else wait for it.
+  void form_group(bool refuses_shared_gpu) {
+    try {
+      wants_memory_of_host();  // throws for a wrong switch, also where no group would look at it
+      if (refuses_shared_gpu) refuse_shared_gpu();
+      group = make_group("world", in_order());
+    } catch (const CommError& e) {  // the echo of another rank's failure, perhaps
+      const auto first = control->first_failure(std::chrono::seconds(2));
+      if (!first || first->rank == place.rank) {
+        control->announce_failure(cause_of(e));
+        throw;
+      }
+      const std::string why = echo(e, *first);
+      if (first->is_usage) throw ConfigError(why);
+      throw CommError(why);
+    } catch (const std::exception& e) {
+      control->announce_failure(cause_of(e), exit_of(std::current_exception()) == Exit::usage);
+      throw;
+    }
   }
 
   // First the store: NCCL's own thread tells rank 0 of every collective that has timed out, and a
@@ -169,8 +243,7 @@ struct World::State {
 
   void watch_failures() {
     watch = std::make_unique<Watch>(kLookEvery, [this] {
-      tell_of_slow_wait();
-      tell_where_it_is();
+      waits->look();
       if (!has_failed()) return false;
       const auto first = control->first_failure(std::chrono::milliseconds(0));
       abort(first ? str(control->name_of(first->rank), " has failed")
@@ -183,59 +256,13 @@ struct World::State {
   // own, as in tests; then it looks by itself.
   void refuse_shared_gpu() const {
     if (std::getenv("NCCL_HOSTID") != nullptr) return;
-    const std::vector<control::Member>& members = control->members();
-    const control::Member& self = members[static_cast<std::size_t>(place.rank)];
-    for (const control::Member& other : members)
-      require<ConfigError>(
-          other.rank == self.rank || other.host_id != self.host_id || other.device != self.device,
-          "ranks ", self.rank, " and ", other.rank, " would use the same GPU of ", self.host, " (",
-          self.device,
-          "); start at most as many ranks on a host as it has GPUs, or let them "
-          "share: dist.backend gloo with dist.device cuda");
-  }
-
-  // A wait that takes long is explained long before it fails, by the first ranks: by what all are
-  // doing.
-  void tell_of_slow_wait() {
-    if (place.rank >= kRanksThatTell) return;
-    const auto wait = Activity::of_this_rank().waiting();
-    if (!wait) return;
-    if (wait->number != told_wait) {
-      told_wait = wait->number;
-      tell_after = std::min<std::chrono::milliseconds>(kSlowWait, timeout / 3);
-    }
-    if (wait->since < tell_after) return;
-    tell_after = 2 * wait->since;
-    log::warn("this rank waits in ", wait->what, " since ", wait->since.count(),
-              " s; what the ranks are doing: ", states());
-  }
-
-  // Somebody asks what this rank is doing, and it has been doing the same for long: others wait for
-  // it. Where its threads are is in its log, once.
-  void tell_where_it_is() {
-    if (!asked->exchange(false)) return;
-    const std::lock_guard lock(telling);
-    if (ends) return;
-    const auto part = Activity::of_this_rank().working();
-    if (!part || part->number == told_part ||
-        part->since < std::min<std::chrono::milliseconds>(kSlowWait, timeout / 3))
-      return;
-    told_part = part->number;
-    log::warn("others wait for this rank, which ", part->what, " since ", part->since.count(),
-              " s; where its threads are:");
-    for (const std::string& line : stacks_of_all_threads()) log::info(line);
-  }
-
-  std::vector<std::string> ask_all() {
-    const struct Asking {
-      Asking() { asks_itself = true; }
-      ~Asking() { asks_itself = false; }
-    } asking;
-    return control->states();
-  }
-
-  std::string states() {
-    return sentence_of_states(ask_all(), [this](int rank) { return control->name_of(rank); });
+    const Placement placed = placement();
+    for (const control::Member& other : control->members())
+      require<ConfigError>(other.rank == place.rank || !placed.on_own_device(other.rank), "ranks ",
+                           place.rank, " and ", other.rank, " would use the same GPU of ",
+                           other.host, " (", other.device,
+                           "); start at most as many ranks on a host as it has GPUs, or let them "
+                           "share: dist.backend gloo with dist.device cuda");
   }
 
   std::string hear(const std::string& key, const std::string& missing) {
@@ -271,11 +298,11 @@ struct World::State {
     } catch (const CommError& e) {
       // Usually the echo of another rank's failure. Where it is not, the first ranks ask around,
       // and the others wait for what those say.
-      const bool asks = place.rank < kRanksThatTell;
+      const bool asks = place.rank < SlowWaits::kRanksThatTell;
       const auto first = control->first_failure(std::chrono::seconds(asks ? 2 : 10));
       if (first && first->rank != place.rank) return echo(e, *first);
       if (first || place.world_size == 1) return e.what();
-      if (asks) return str(e.what(), "; what the ranks are doing: ", states());
+      if (asks) return str(e.what(), "; what the ranks are doing: ", waits->sentence());
       return str(e.what(), control->rank_0_answers()
                                ? ""
                                : str("; ", control->name_of(0), " does not answer: it is stopped, ",
@@ -295,43 +322,13 @@ struct World::State {
     return control->members()[static_cast<std::size_t>(place.rank)].address;
   }
 
-  // Ranks by host, so that neighbours are on one host as far as they can be: a launcher may deal
-  // ranks out to hosts in turn.
-  std::vector<int> ranks_by_host() const {
-    const std::vector<control::Member>& members = control->members();
-    std::vector<std::string> hosts;
-    for (const control::Member& member : members)
-      if (std::find(hosts.begin(), hosts.end(), member.host_id) == hosts.end())
-        hosts.push_back(member.host_id);
-    std::vector<int> order;
-    for (const std::string& host : hosts)
-      for (const control::Member& member : members)
-        if (member.host_id == host) order.push_back(member.rank);
-    return order;
-  }
+  // Who else is on this rank's host and device. A fake world has no others to ask.
+  Placement placement() const { return {control->members(), control->own_rank()}; }
 
   std::vector<int> in_order() const {
     std::vector<int> ranks(static_cast<std::size_t>(place.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
     return ranks;
-  }
-  // Neighbours of a row are on one host, or a row is made of whole hosts: else a mesh would send
-  // between hosts what it is there to keep inside.
-  bool rows_fit_hosts(int shard_size) const {
-    const std::vector<control::Member>& members = control->members();
-    std::map<std::string, std::set<int>> rows;
-    const std::vector<int> order = ranks_by_host();
-    for (std::size_t i = 0; i < order.size(); ++i)
-      rows[members[static_cast<std::size_t>(order[i])].host_id].insert(static_cast<int>(i) /
-                                                                       shard_size);
-    std::map<int, std::size_t> hosts_in_row;
-    for (const auto& [host, of_host] : rows)
-      for (const int row : of_host) ++hosts_in_row[row];
-    return std::all_of(rows.begin(), rows.end(), [&](const auto& host) {
-      return host.second.size() == 1 ||
-             std::all_of(host.second.begin(), host.second.end(),
-                         [&](int row) { return hosts_in_row[row] == 1; });
-    });
   }
 
   // Collective among the members: a group of these ranks of the world, of which this is one.
@@ -344,14 +341,13 @@ struct World::State {
     if (size == 1) return make_fake_group(name, 0, 1);  // alone: nothing to exchange
     const auto keys = c10::make_intrusive<c10d::PrefixStore>("group/" + name, store);
     if (backend == Backend::nccl) return make_nccl_group(name, keys, rank, size, timeout, device);
-    const std::vector<control::Member>& members = control->members();
+    const Placement placed = placement();
     std::vector<std::string> names;
     std::vector<int> here;
     for (int i = 0; i < size; ++i) {
-      const auto member = static_cast<std::size_t>(ranks[static_cast<std::size_t>(i)]);
-      names.push_back(control->name_of(static_cast<int>(member)));
-      if (members[member].host_id == members[static_cast<std::size_t>(place.rank)].host_id)
-        here.push_back(i);
+      const int member = ranks[static_cast<std::size_t>(i)];
+      names.push_back(control->name_of(member));
+      if (placed.on_own_host(member)) here.push_back(i);
     }
     return make_gloo_group(name, keys, rank, std::move(names), here, timeout,
                            {interface, own_address()});
@@ -381,75 +377,13 @@ std::shared_ptr<World> World::join(const WorldOptions& options) {
   state->place = options.rendezvous;
   state->timeout = options.timeout;
   state->interface = options.interface;
-  const bool gpu = has_nccl() && at::hasCUDA();
-  state->backend = options.backend;
-  if (state->backend == Backend::automatic) {
-    const bool wants_cpu = options.device && options.device->is_cpu();
-    state->backend = gpu && !wants_cpu ? Backend::nccl : Backend::gloo;
-  }
-  require<ConfigError>(state->backend != Backend::fake,
-                       "nobody joins a fake world; World::fake(rank, size) makes one");
-  // What a build with CUDA lacks is a GPU that this process may see.
-  const char* without_gpu =
-      has_nccl() ? "a GPU, and this process sees none: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
-                 : "a GPU and a build with CUDA (FLOE_CUDA=1 ./run build)";
-  require<ConfigError>(state->backend != Backend::nccl || gpu, "dist.backend 'nccl' needs ",
-                       without_gpu, "; use gloo on the CPU");
-  bool chosen = false;  // the GPU, by this function
-  state->device = options.device.value_or(state->backend == Backend::nccl ? c10::kCUDA : c10::kCPU);
-  if (!state->device.is_cpu()) {
-    require<ConfigError>(gpu, "rank ", state->place.rank, " is to use device ", state->device.str(),
-                         ", which needs ", without_gpu, "; set dist.device to cpu");
-    const c10::impl::VirtualGuardImpl devices(state->device.type());
-    if (!state->device.has_index()) {
-      const int local = state->place.local_rank;
-      const int count = static_cast<unsigned char>(devices.deviceCount());
-      // Schedulers may show a task the one GPU that is its own (srun --gpus-per-task=1).
-      const bool wraps = state->backend == Backend::gloo || (count == 1 && visible_devices());
-      state->device.set_index(
-          static_cast<c10::DeviceIndex>(wraps && count > 0 ? local % count : local));
-      chosen = true;
-    }
-    require<ConfigError>(state->device.index() < devices.deviceCount(), "rank ", state->place.rank,
-                         " is to use device ", state->device.str(), " but this machine has ",
-                         static_cast<int>(devices.deviceCount()),
-                         " of them; start at most that many ranks on a machine, or let them share: "
-                         "dist.backend gloo "
-                         "with dist.device cuda");
-  }
+  state->backend = choose_backend(options);
+  state->device = choose_device(options, state->backend);
   use_device(state->device);
   log::set_rank(state->place.rank, state->place.world_size);
-  control::Member self;
-  self.run = options.run;
-  self.device = state->device.str();
-  if (const char* visible = visible_devices(); visible && state->device.is_cuda())
-    self.device += str(" of ", visible);
-  state->control = meet(state->place, self, state->timeout);
-  state->control->set_state([asked = state->asked] {
-    if (!asks_itself) *asked = true;
-    return Activity::of_this_rank().text();
-  });
-  state->store = c10::make_intrusive<ControlStore>(state->control, state->timeout);
-  log::set_host(state->control->on_several_hosts() ? host_name() : "");
-  if (!state->interface.empty())
-    ::setenv("NCCL_SOCKET_IFNAME", state->interface.c_str(), /*overwrite=*/0);
-  try {
-    wants_memory_of_host();  // throws for a wrong switch, also where no group would look at it
-    if (chosen && state->backend == Backend::nccl) state->refuse_shared_gpu();
-    state->group = state->make_group("world", state->in_order());
-  } catch (const CommError& e) {  // the echo of another rank's failure, perhaps
-    const auto first = state->control->first_failure(std::chrono::seconds(2));
-    if (!first || first->rank == state->place.rank) {
-      state->control->announce_failure(cause_of(e));
-      throw;
-    }
-    const std::string why = state->echo(e, *first);
-    if (first->is_usage) throw ConfigError(why);
-    throw CommError(why);
-  } catch (const std::exception& e) {  // else they would wait for this rank
-    state->control->announce_failure(cause_of(e), exit_of(std::current_exception()) == Exit::usage);
-    throw;
-  }
+  state->meet_others(options.run);
+  state->form_group(/*refuses_shared_gpu=*/state->backend == Backend::nccl &&
+                    !state->device.is_cpu() && !names_index(options.device));
   if (state->place.world_size > 1 && options.watch_failures) state->watch_failures();
   return std::shared_ptr<World>(new World(std::move(state)));
 }
@@ -471,7 +405,7 @@ std::shared_ptr<World> World::fake(int rank, int size, c10::Device device, FakeL
   state->place.rank = rank;
   state->place.world_size = size;
   state->place.source = "a fake world";
-  state->control = control::ControlPlane::alone({});
+  state->connect(control::ControlPlane::alone({}));
   state->group = state->make_group("world", state->in_order());
   return std::shared_ptr<World>(new World(std::move(state)));
 }
@@ -484,7 +418,7 @@ std::shared_ptr<World> World::without_collectives(std::shared_ptr<control::Contr
   state->place.rank = plane->own_rank();
   state->place.world_size = static_cast<int>(plane->members().size());
   state->place.source = "a control plane alone";
-  state->control = std::move(plane);
+  state->connect(std::move(plane));
   state->group = state->make_group("world", state->in_order());
   return std::shared_ptr<World>(new World(std::move(state)));
 }
@@ -505,7 +439,7 @@ const Mesh& World::mesh(int shard_size) {
   Mesh mesh;
   mesh.world = group();
   const std::vector<int> order =
-      backend() == Backend::fake ? state_->in_order() : state_->ranks_by_host();
+      backend() == Backend::fake ? state_->in_order() : state_->placement().by_host();
   const auto at = std::find(order.begin(), order.end(), rank()) - order.begin();
   const std::ptrdiff_t row = at / shard_size, column = at % shard_size;
   const int copies = size() / shard_size;
@@ -527,7 +461,8 @@ void World::check_mesh(int shard_size) const {
   require<ConfigError>(shard_size >= 1 && size() % shard_size == 0, "a shard group of ", shard_size,
                        " ranks does not divide the world of ", size(), "; choose a size that does");
   if (shard_size > 1 && shard_size < size() && backend() != Backend::fake)
-    require<ConfigError>(state_->rows_fit_hosts(shard_size), "hybrid groups of ", shard_size,
+    require<ConfigError>(state_->placement().rows_fit_hosts(shard_size), "hybrid groups of ",
+                         shard_size,
                          " neighbours (strategy.hybrid_shard_size) would cross hosts in part: ",
                          floe::join(placement(), "; "),
                          "; choose a size that divides the ranks of every host, or start as many "
@@ -547,39 +482,24 @@ std::string World::name_of(int rank) const { return state_->control->name_of(ran
 bool World::on_several_hosts() const { return state_->control->on_several_hosts(); }
 
 int World::ranks_on_host() const {
-  if (backend() == Backend::fake) return size();
-  const auto& members = state_->control->members();
-  const control::Member& own = members[static_cast<std::size_t>(rank())];
-  return static_cast<int>(
-      std::count_if(members.begin(), members.end(),
-                    [&](const control::Member& other) { return other.host_id == own.host_id; }));
+  return backend() == Backend::fake ? size() : state_->placement().ranks_on_host();
 }
 
 int World::ranks_on_device() const {
-  if (backend() == Backend::fake) return 1;
-  const auto& members = state_->control->members();
-  const control::Member& own = members[static_cast<std::size_t>(rank())];
-  return static_cast<int>(
-      std::count_if(members.begin(), members.end(), [&](const control::Member& other) {
-        return other.host_id == own.host_id && other.device == own.device;
-      }));
+  return backend() == Backend::fake ? 1 : state_->placement().ranks_on_device();
 }
 
 bool World::is_first_on_host() const {
-  const auto& members = state_->control->members();
-  if (backend() == Backend::fake) return true;
-  const std::string& host = members[static_cast<std::size_t>(rank())].host_id;
-  return std::none_of(members.begin(), members.begin() + rank(),
-                      [&](const control::Member& other) { return other.host_id == host; });
+  return backend() == Backend::fake || state_->placement().is_first_on_host();
 }
 
-std::vector<std::string> World::placement() const {
-  std::vector<std::string> lines;
-  for (const control::Member& member : state_->control->members())
-    lines.push_back(str("rank ", member.rank, ": ", member.host, " ",
-                        member.address.empty() ? "" : str("(", member.address, ") "),
-                        member.device));
-  return lines;
+std::vector<std::string> World::placement() const { return state_->placement().lines(); }
+
+std::vector<int> World::ranks_of_hosts() const {
+  std::vector<int> counts;
+  for (const std::vector<int>& host : state_->placement().hosts())
+    counts.push_back(static_cast<int>(host.size()));
+  return counts;
 }
 
 void World::publish(const std::string& key, const std::string& value) {
@@ -691,14 +611,13 @@ bool World::failed_rank_is_gone() const noexcept {
   return failure && failure->is_gone;
 }
 
-std::vector<std::string> World::states() { return state_->ask_all(); }
+std::vector<std::string> World::states() { return state_->waits->states(); }
 std::string World::state_of(int rank) { return state_->control->state_of(rank); }
 
 void World::fail(const std::exception_ptr& cause) noexcept {
   if (!state_->failed_because.empty()) {
-    const std::lock_guard lock(state_->telling);  // what is being written comes before it
-    state_->ends = true;
-    log::error("this rank ends: ", state_->failed_because);  // more was said since
+    state_->waits->end_with(
+        str("this rank ends: ", state_->failed_because));  // more was said since
     return;
   }
   try {

@@ -107,6 +107,8 @@ class World {
   // Ranks of this host, and of them those that have this rank's device; this one among them.
   int ranks_on_host() const;
   int ranks_on_device() const;
+  // How many ranks each host has; hosts in the order of their first rank.
+  std::vector<int> ranks_of_hosts() const;
   // Whether no rank of this host has a lower number.
   bool is_first_on_host() const;
 

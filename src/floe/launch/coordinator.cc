@@ -113,7 +113,7 @@ void Coordinator::drop_lost() {
     }
     if (!host->known && host->broken)
       log::warn("something that is no launcher has connected to ",
-                control::to_string(*options_.meeting), "; it is sent away");
+                control::to_string(*options_.rendezvous), "; it is sent away");
     if (host->known && phase_ != Phase::finished) {
       const std::string cause = str(
           "the launcher on ", host->hello.host,

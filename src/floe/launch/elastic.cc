@@ -48,7 +48,7 @@ ElasticResult launch_here(const ElasticOptions& options) {
 class Agent final : public Companion {
  public:
   explicit Agent(const ElasticOptions& options)
-      : options_(options), meeting_(*options.meeting), signals_(options.ranks.last) {
+      : options_(options), rendezvous_(*options.rendezvous), signals_(options.ranks.last) {
     own_.version = kVersion;
     own_.host = host_name();
     own_.command = join(options.ranks.command, " ");
@@ -56,7 +56,7 @@ class Agent final : public Companion {
   }
 
   ElasticResult run() {
-    if (control::is_this_host(meeting_.host)) coordinate();
+    if (control::is_this_host(rendezvous_.host)) coordinate();
     if (!connect()) return {static_cast<int>(Exit::stopped), "stopped before the hosts have met"};
     while (!finished_) {
       if (start_)
@@ -80,7 +80,7 @@ class Agent final : public Companion {
     connection_->receive();
     while (const auto message = connection_->next()) take(*message);
     if (!connection_->ended().empty() && !finished_) {
-      const std::string why = str("the launcher on ", meeting_.host,
+      const std::string why = str("the launcher on ", rendezvous_.host,
                                   ", where the hosts meet, is gone: ", connection_->ended());
       finished_ = ElasticResult{1, str(why, "; start the same command on all hosts again")};
       stop_why_ = why;
@@ -89,14 +89,14 @@ class Agent final : public Companion {
   }
 
  private:
-  // The first launcher on the host of the meeting is the coordinator.
+  // The first launcher on the host of the rendezvous is the coordinator.
   void coordinate() {
     try {
-      UniqueFd listening =
-          control::listen_at(meeting_.port, control::is_loopback(meeting_.host), Clock::now());
+      UniqueFd listening = control::listen_at(rendezvous_.port,
+                                              control::is_loopback(rendezvous_.host), Clock::now());
       own_.token = new_job_id();
       coordinator_ = std::make_unique<Coordinator>(options_, std::move(listening), own_);
-      log::info("hosts meet here, at ", control::to_string(meeting_), "; waiting for ",
+      log::info("hosts meet here, at ", control::to_string(rendezvous_), "; waiting for ",
                 options_.min_hosts == options_.max_hosts
                     ? str(options_.max_hosts)
                     : str(options_.min_hosts, " to ", options_.max_hosts),
@@ -112,7 +112,7 @@ class Agent final : public Companion {
     std::string why;
     for (;;) {
       constexpr std::chrono::seconds kAttempt{5};
-      UniqueFd socket = control::connect_to(meeting_, Clock::now() + kAttempt, why);
+      UniqueFd socket = control::connect_to(rendezvous_, Clock::now() + kAttempt, why);
       if (socket) {
         connection_.emplace(std::move(socket));
         connection_->trust();
@@ -125,7 +125,7 @@ class Agent final : public Companion {
         return true;
       }
       require<CommError>(Clock::now() < end, "no launcher answers at ",
-                         control::to_string(meeting_), " (", why,
+                         control::to_string(rendezvous_), " (", why,
                          "); start the same command there, or give another --rdzv");
       if (stop_asked()) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -151,7 +151,7 @@ class Agent final : public Companion {
       finished_ =
           ElasticResult{finish.at("exit_code").get<int>(), finish.at("why").get<std::string>()};
     } else if (message.contains("refused")) {
-      throw ConfigError(str("the launcher at ", control::to_string(meeting_),
+      throw ConfigError(str("the launcher at ", control::to_string(rendezvous_),
                             " does not take this one: ", message.at("refused").get<std::string>()));
     }
   }
@@ -161,7 +161,7 @@ class Agent final : public Companion {
     round_ = start.at("round").get<int>();
     ranks.place = LaunchOptions::Place{start.at("first_rank").get<int>(),
                                        start.at("world_size").get<int>(),
-                                       meeting_.host,
+                                       rendezvous_.host,
                                        start.at("port").get<int>(),
                                        start.at("job").get<std::string>(),
                                        start.at("restarts").get<int>()};
@@ -201,7 +201,7 @@ class Agent final : public Companion {
   }
 
   const ElasticOptions& options_;
-  const control::Address meeting_;
+  const control::Address rendezvous_;
   HostHello own_;
   SignalReader signals_;
   std::unique_ptr<Coordinator> coordinator_;  // of the host where they meet
@@ -215,9 +215,9 @@ class Agent final : public Companion {
 }  // namespace
 
 ElasticResult launch_elastic(const ElasticOptions& options) {
-  require<ConfigError>(options.meeting || options.max_hosts == 1,
+  require<ConfigError>(options.rendezvous || options.max_hosts == 1,
                        "several hosts need a place to meet: --rdzv HOST:PORT, the same for all");
-  return options.meeting ? Agent(options).run() : launch_here(options);
+  return options.rendezvous ? Agent(options).run() : launch_here(options);
 }
 
 }  // namespace floe::launch

@@ -24,7 +24,7 @@ struct ElasticOptions {
   LaunchOptions ranks;  // of this host
   int min_hosts = 1, max_hosts = 1;
   int max_restarts = 0;
-  std::optional<control::Address> meeting;  // none: this host is the only one
+  std::optional<control::Address> rendezvous;  // none: this host is the only one
   // For so many hosts to come; and from the last one that came to the start, while more may come.
   std::chrono::milliseconds host_wait{600'000}, last_call{5'000};
 };

@@ -84,7 +84,7 @@ void fill(const Init& init, std::uint64_t seed, const std::string& parameter, st
     fill_random(init, random, first, out.mutable_data_ptr<float>(), out.numel());
     return;
   }
-  // Through a bounded buffer, so that a large shard on a device costs little host memory.
+  // Through a bounded buffer, so that a large slice on a device costs little host memory.
   constexpr std::int64_t kStep = std::int64_t{1} << 22;
   at::Tensor buffer = at::empty({std::min(kStep, out.numel())}, at::kFloat);
   for (std::int64_t done = 0; done < out.numel(); done += kStep) {

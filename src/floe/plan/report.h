@@ -99,9 +99,6 @@ struct UnitRow {
   std::string label;               // "embed", "layers.0 … 31", "layers.0 … 31.mlp"
 };
 
-// Of each group, bit s: backward needs it while set s trains.
-std::vector<std::uint64_t> backward_sets(const shard::ShardPlan& plan);
-
 // In the order of their first units.
 std::vector<UnitRow> unit_rows(const shard::ShardPlan& plan);
 

@@ -31,16 +31,28 @@ std::string shape_of(const std::string& name) {
   return shape;
 }
 
+// Of each group: while which sets train backward needs it.
+std::vector<shard::SetMask> backward_sets(const shard::ShardPlan& plan) {
+  std::vector<shard::SetMask> sets(plan.groups.size());
+  shard::ShardPlan at = plan;
+  for (std::size_t set = 0; set < plan.sets.size(); ++set) {
+    at.activate(set);
+    for (std::size_t g = 0; g < sets.size(); ++g)
+      if (at.groups[g].needed_in_backward) sets[g].add(set);
+  }
+  return sets;
+}
+
 // Equal for units whose lines would be equal.
-std::string key_of(const shard::ShardPlan& plan, const std::vector<std::uint64_t>& backward,
+std::string key_of(const shard::ShardPlan& plan, const std::vector<shard::SetMask>& backward,
                    std::size_t unit_index) {
   const shard::PlannedUnit& unit = plan.units[unit_index];
   std::string key = str(shape_of(unit.name), " ", unit.class_name);
   for (const std::size_t g : unit.groups) {
     const shard::PlannedGroup& group = plan.groups[g];
     if (group.units.size() > 1) return str(key, " unit ", unit_index);  // tied: alone
-    key += str(" | ", group.sets, " ", group.resident, backward[g], " ", name_of(group.strategy),
-               " ", group.layout.numel(), " ", group.shard_size, " ",
+    key += str(" | ", group.sets.bits(), " ", group.resident, backward[g].bits(), " ",
+               name_of(group.strategy), " ", group.layout.numel(), " ", group.shard_size, " ",
                c10::toString(group.storage_dtype), " ", c10::toString(group.param_dtype));
   }
   return key;
@@ -67,19 +79,8 @@ std::string label_of(const shard::ShardPlan& plan, const UnitRow& row) {
 
 }  // namespace
 
-std::vector<std::uint64_t> backward_sets(const shard::ShardPlan& plan) {
-  std::vector<std::uint64_t> sets(plan.groups.size(), 0);
-  shard::ShardPlan at = plan;
-  for (std::size_t set = 0; set < plan.sets.size(); ++set) {
-    at.activate(set);
-    for (std::size_t g = 0; g < sets.size(); ++g)
-      if (at.groups[g].needed_in_backward) sets[g] |= std::uint64_t{1} << set;
-  }
-  return sets;
-}
-
 std::vector<UnitRow> unit_rows(const shard::ShardPlan& plan) {
-  const std::vector<std::uint64_t> backward = backward_sets(plan);
+  const std::vector<shard::SetMask> backward = backward_sets(plan);
   std::vector<UnitRow> rows;
   std::map<std::string, std::size_t> known;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
@@ -140,24 +141,15 @@ std::string header(const PlanReport& report) {
   return out + "\n";
 }
 
-// The names of sets, by their bits.
-std::string names_of(const shard::ShardPlan& plan, std::uint64_t sets, const char* between) {
-  std::vector<std::string> names;
-  for (std::size_t set = 0; set < plan.sets.size(); ++set)
-    if (sets >> set & 1) names.push_back(plan.sets[set].name);
-  return join(names, between);
-}
-
 std::string kind_of(const shard::ShardPlan& plan, const shard::PlannedGroup& group) {
-  if (group.trainable) return plan.sets.size() > 1 ? names_of(plan, group.sets, "+") : "trainable";
+  if (group.trainable) return plan.sets.size() > 1 ? plan.names_of(group.sets, "+") : "trainable";
   return group.resident ? "resident" : "frozen";
 }
 
 // Whether backward needs the group, or while which sets train.
-std::string backward_words(const shard::ShardPlan& plan, std::uint64_t sets) {
-  const std::uint64_t all = ~std::uint64_t{0} >> (64 - plan.sets.size());
-  if (sets == 0) return "no";
-  return sets == all ? "yes" : names_of(plan, sets, ", ");
+std::string backward_words(const shard::ShardPlan& plan, shard::SetMask sets) {
+  if (sets.empty()) return "no";
+  return sets == shard::SetMask::all(plan.sets.size()) ? "yes" : plan.names_of(sets, ", ");
 }
 
 // As it is while it trains.
@@ -184,7 +176,7 @@ std::string stored(const shard::PlannedGroup& group) {
 std::string units_table(const shard::ShardPlan& plan) {
   using enum Align;
   bool repeated = false;
-  const std::vector<std::uint64_t> backward = backward_sets(plan);
+  const std::vector<shard::SetMask> backward = backward_sets(plan);
   Table table({left, left, left, right, right, right, left, left}, 0);
   table.row({"unit", "class", "group", "elements", "gathered", "per rank", "stored", "backward"});
   for (const UnitRow& row : unit_rows(plan)) {

@@ -37,7 +37,7 @@ std::vector<std::int64_t> Engine::pass_key() const {
     key.push_back(static_cast<std::int64_t>(group->gradients().state()));
   for (const Step& step : state_->runner->schedule().last(Schedule::PassKind::train)) {
     key.push_back(static_cast<std::int64_t>(step.unit) * 4 + static_cast<std::int64_t>(step.kind));
-    key.push_back(static_cast<std::int64_t>(step.groups));
+    key.push_back(static_cast<std::int64_t>(step.groups.bits()));
   }
   return key;
 }

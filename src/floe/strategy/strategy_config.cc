@@ -145,7 +145,7 @@ void describe(config::Schema<StrategyConfig>& s) {
           "a tenth and sums lose nothing");
   s.field("cuda_graphs", &C::cuda_graphs,
           "Record steps whose shapes repeat as CUDA graphs, and replay them");
-  s.field("cpu_offload", &C::cpu_offload, "Keep shards and optimizer state in host memory");
+  s.field("cpu_offload", &C::cpu_offload, "Keep slices and optimizer state in host memory");
   s.field("prefetch", &C::prefetch, "Units gathered ahead of the one that computes").at_least(0);
   s.check("units", [](const C& c) { return repeated(c.units); });
   s.check("frozen", [](const C& c) -> std::string {

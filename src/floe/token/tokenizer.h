@@ -50,7 +50,6 @@ class Tokenizer {
   std::optional<std::int32_t> bos_id() const { return id_of_role(bos_); }
   std::optional<std::int32_t> eos_id() const { return id_of_role(eos_); }
   std::optional<std::int32_t> pad_id() const { return id_of_role(pad_); }
-  std::optional<std::int32_t> unk_id() const { return id_of_role(unk_); }
 
   // Puts special tokens at the end of the vocabulary as transformers' add_special_tokens does;
   // those that it has already keep their ids and become special. Returns the new size().

@@ -12,7 +12,7 @@
 #include "floe/train/reporting/step_record.h"
 #include "floe/train/setup/parallelize.h"
 #include "floe/train/setup/run_setup.h"
-#include "floe/train/step/loss_scale.h"
+#include "floe/train/step/precision.h"
 #include "floe/train/validation.h"
 #include "floe/train/validation_tasks.h"
 
@@ -185,31 +185,10 @@ bool Trainer::train_step(StepRecord& record) {
   const double data_s = time_.lap(TimeAccount::data);
   reporter_->mark(MemoryPoint::batch_start);
 
-  std::vector<double> divisors;
-  if (config_.train.loss_mean == TrainConfig::LossMean::global) divisors = global_divisors(batches);
   const bool measure = measures_noise_ && (step_ + 1) % config_.log.every_steps == 0;
-  if (measure) engine_->measure_local_gradients(true);
-  StepSums sums;
   activity.begin("computes forward and backward");
-  for (const PackedBatch& batch : batches) {
-    engine_->set_gradient_sync(&batch == &batches.back());
-    forward_backward(batch, divisors, sums);
-  }
-
-  deadline_->check();
-  StepNumbers numbers = sums.numbers();
-  numbers.bad_samples = count_bad(*loader_);
-  numbers.ranks_that_stop = signals_.stop ? 1 : 0;
-  numbers.ranks_that_save = signals_.save.exchange(false) ? 1 : 0;
-  if (measure) numbers.local_square = engine_->take_local_square();
-  numbers.rank_times = encode(last_times_, world_->rank(), world_->size());
-  const std::size_t num_times = numbers.rank_times.size();
-  const shard::Agreement all =
-      engine_->agree(/*locally_finite=*/true, numbers.encode(), sums.losses());
-  engine_->measure_local_gradients(false);
-  const StepNumbers everybody = StepNumbers::decode(all.sums, num_times);
-  record.rank_times = decode_times(everybody.rank_times);
-  const StepTotals totals(everybody);
+  const StepSums sums = compute(batches, measure);
+  const auto [all, totals] = agree(sums, measure, record);
   ++attempts_;
   stopping_ = totals.stop;
   save_asked_ = save_asked_ || totals.save;
@@ -225,14 +204,7 @@ bool Trainer::train_step(StepRecord& record) {
 
   const double norm = all.gradient_norm / scale;
   if (loss_scale_.active()) record.loss_scale = scale;
-  if (measure) {
-    double samples = 0;
-    for (const auto& source : totals.sources) samples += static_cast<double>(source.samples);
-    const int ranks = world_->size();
-    NoiseScale& noise = noise_[engine_->active_set()];
-    noise.add(totals.local_square / ranks / (scale * scale), norm * norm, samples / ranks, ranks);
-    record.noise_scale = noise.value();
-  }
+  if (measure) record.noise_scale = noise_scale(totals, norm, scale);
   record.gradient_norm = norm;
   activity.begin("updates the parameters");
   update(norm, 1 / scale, record);
@@ -248,6 +220,43 @@ bool Trainer::train_step(StepRecord& record) {
   waited_ = {after.gather_s - before.gather_s, after.reduce_s - before.reduce_s,
              after.all_s - before.all_s};
   return true;
+}
+
+StepSums Trainer::compute(const std::vector<PackedBatch>& batches, bool measure) {
+  std::vector<double> divisors;
+  if (config_.train.loss_mean == TrainConfig::LossMean::global) divisors = global_divisors(batches);
+  if (measure) engine_->measure_local_gradients(true);
+  StepSums sums;
+  for (const PackedBatch& batch : batches) {
+    engine_->set_gradient_sync(&batch == &batches.back());
+    forward_backward(batch, divisors, sums);
+  }
+  return sums;
+}
+
+Trainer::Agreed Trainer::agree(const StepSums& sums, bool measure, StepRecord& record) {
+  deadline_->check();
+  StepNumbers numbers = sums.numbers();
+  numbers.bad_samples = count_bad(*loader_);
+  numbers.ranks_that_stop = signals_.stop ? 1 : 0;
+  numbers.ranks_that_save = signals_.save.exchange(false) ? 1 : 0;
+  if (measure) numbers.local_square = engine_->take_local_square();
+  numbers.rank_times = encode(last_times_, world_->rank(), world_->size());
+  const shard::Agreement all =
+      engine_->agree(/*locally_finite=*/true, numbers.encode(), sums.losses());
+  engine_->measure_local_gradients(false);
+  const StepNumbers everybody = StepNumbers::decode(all.sums, numbers.rank_times.size());
+  record.rank_times = decode_times(everybody.rank_times);
+  return {all, StepTotals(everybody)};
+}
+
+std::optional<double> Trainer::noise_scale(const StepTotals& totals, double norm, double scale) {
+  double samples = 0;
+  for (const auto& source : totals.sources) samples += static_cast<double>(source.samples);
+  const int ranks = world_->size();
+  NoiseScale& noise = noise_[engine_->active_set()];
+  noise.add(totals.local_square / ranks / (scale * scale), norm * norm, samples / ranks, ranks);
+  return noise.value();
 }
 
 std::vector<PackedBatch> Trainer::read_batches() {

@@ -33,6 +33,7 @@
 #include "floe/train/setup/resume.h"
 #include "floe/train/setup/same_run.h"
 #include "floe/train/step/loss_scale.h"
+#include "floe/train/step/noise_scale.h"
 #include "floe/train/step/step_graphs.h"
 #include "floe/train/step/stragglers.h"
 #include "floe/train/step/time_account.h"
@@ -74,11 +75,21 @@ class Trainer {
   // One update, or a skipped one: false.
   bool train_step(StepRecord& record);
   std::vector<PackedBatch> read_batches();
+  // Forward and backward of each. `measure`: this rank's own gradients, for the noise scale.
+  StepSums compute(const std::vector<PackedBatch>& batches, bool measure);
   void forward_backward(const PackedBatch& batch, const std::vector<double>& divisors,
                         StepSums& sums);
   // What `loss_mean: global` divides by: labelled tokens of each source per rank and micro-batch.
   std::vector<double> global_divisors(const std::vector<PackedBatch>& batches);
-  void skip(const std::vector<PackedBatch>& batches, bool here, double scale);
+  struct Agreed {
+    shard::Agreement all;
+    StepTotals totals;
+  };
+  // Collective: what the step comes to on all ranks, before anything is updated.
+  Agreed agree(const StepSums& sums, bool measure, StepRecord& record);
+  // With what this step has measured; see NoiseScale.
+  std::optional<double> noise_scale(const StepTotals& totals, double norm, double scale);
+  void skip(const std::vector<PackedBatch>& batches, bool finite_here, double scale);
   void update(double gradient_norm, double factor, StepRecord& record);
   void after_step(StepRecord& record);
   // What this rank did in the step without waiting for others; it travels with the next agreement.

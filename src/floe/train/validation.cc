@@ -14,7 +14,7 @@
 #include "floe/packing/packing.h"
 #include "floe/train/reporting/data_report.h"
 #include "floe/train/setup/run_setup.h"
-#include "floe/train/step/loss_scale.h"
+#include "floe/train/step/precision.h"
 
 namespace floe::train {
 namespace {

@@ -11,7 +11,7 @@
 #include "floe/generation/generate.h"
 #include "floe/generation/lockstep.h"
 #include "floe/train/reporting/metric_names.h"
-#include "floe/train/step/loss_scale.h"
+#include "floe/train/step/precision.h"
 
 namespace floe::train {
 namespace {

@@ -61,12 +61,10 @@ ExportResult write(const std::shared_ptr<const TensorSource>& source, const std:
   for (const models::SavedTensor& tensor : tensors)
     result.bytes += tensor.numel() * size_of(models::saved_dtype(tensor, options));
   result.num_tensors = static_cast<std::int64_t>(tensors.size());
-  if (!request.to_file())
-    models::write_shards(tensors, place, {}, options);
-  else if (place.ends_with(".safetensors"))
-    models::write_safetensors(tensors, place, {}, options);
+  if (request.to_file())
+    models::write_file(tensors, place, {}, options);
   else
-    models::write_torch_file(tensors, place, {}, options);
+    models::write_shards(tensors, place, {}, options);
   return result;
 }
 
@@ -119,13 +117,6 @@ class ModelExport {
     return result;
   }
 
-  void write_file(const std::vector<SavedTensor>& tensors, const std::string& path) const {
-    if (path.ends_with(".safetensors"))
-      models::write_safetensors(tensors, path, {}, options_);
-    else
-      models::write_torch_file(tensors, path, {}, options_);
-  }
-
   void add_tokenizer() const {
     models::copy_companions(config_.lm, place_);
     std::error_code ignored;
@@ -136,7 +127,7 @@ class ModelExport {
   ExportResult language_model() {
     const std::vector<SavedTensor> tensors = models::language_model_layout(*built_.model);
     if (request_.to_file()) {
-      write_file(tensors, place_);
+      models::write_file(tensors, place_, {}, options_);
     } else {
       models::save_language_model(*built_.model, config_.lm, place_, {}, options_);
       add_tokenizer();
@@ -147,7 +138,7 @@ class ModelExport {
   ExportResult whole_flamingo() {
     const std::vector<SavedTensor> tensors = models::flamingo_layout(*built_.model);
     if (request_.to_file()) {
-      write_file(tensors, place_);
+      models::write_file(tensors, place_, {}, options_);
     } else {
       models::write_shards(tensors, place_, {}, options_);
       models::save_flamingo_config(*built_.model, config_, /*with_adapters=*/false, place_,
@@ -165,7 +156,8 @@ class ModelExport {
       return parameter.tensor.requires_grad() || kept_.contains(parameter.name);
     };
     const std::vector<SavedTensor> tensors = models::trained_part_layout(*built_.model, trains);
-    write_file(tensors, request_.to_file() ? place_ : place_ + "/checkpoint.pt");
+    models::write_file(tensors, request_.to_file() ? place_ : place_ + "/checkpoint.pt", {},
+                       options_);
     if (!request_.to_file() && flamingo) {
       models::save_flamingo_config(*built_.model, config_, /*with_adapters=*/true, place_,
                                    options_);

@@ -70,72 +70,91 @@ void add_stages(const models::Stages& stages, std::int64_t rows, std::int64_t sl
   }
 }
 
+// What INPUTS has; labels and images may be undefined.
+struct InputRows {
+  at::Tensor ids, mask;  // [B, T]
+  at::Tensor labels;     // [B, T]
+  at::Tensor images;     // [B, images, 1, 3, H, W]
+};
+
+InputRows read_rows(const std::string& path, bool with_images, bool needs_labels) {
+  require<ConfigError>(path_exists(path), "forward: there is no file '", path, "' of inputs");
+  const auto inputs = open_tensors(path);
+  InputRows rows{.ids = read(*inputs, "lang_x"),
+                 .mask = read(*inputs, "attention_mask"),
+                 .labels = read(*inputs, "labels"),
+                 .images = {}};
+  require<DataError>(rows.ids.defined() && rows.ids.dim() == 2, path,
+                     ": needs 'lang_x' with the shape [B, T]");
+  if (!rows.mask.defined()) rows.mask = at::ones_like(rows.ids);
+  const at::Tensor images = read_image_tensors(*inputs, path);
+  require<DataError>(images.defined() || !with_images, path,
+                     ": needs 'vision_x' (float) or 'vision_x_i8' for a model with images");
+  require<DataError>(rows.labels.defined() || !needs_labels, path,
+                     ": has no 'labels', which --grads needs");
+  if (with_images) rows.images = images;
+  return rows;
+}
+
+PackedBatch batch_of(const InputRows& rows, const models::ModelInfo& info, bool packed) {
+  PackedBatch batch = models::from_rows(rows.ids, rows.mask, rows.labels, rows.images, !packed);
+  // transformers gives padded places the position before the first.
+  if (batch.attended.defined() && info.position_rows > 0 && info.causal)
+    batch.positions.masked_fill_(batch.attended.logical_not(), -1)
+        .clamp_min_(-info.position_offset);
+  return batch;
+}
+
+using Input = std::shared_ptr<const models::ModelInput>;
+
+void add_logits(models::LanguageModel& model, const Input& input, const InputRows& rows,
+                bool packed, bool with_stages, Outputs& outputs) {
+  const at::AutoGradMode grad_off(false);
+  models::Stages stages;
+  at::Tensor logits =
+      models::all_logits(model, input, with_stages ? &stages : nullptr).to(at::kFloat);
+  const std::int64_t vocabulary = logits.size(1);
+  if (packed)
+    logits = at::zeros({rows.ids.numel(), vocabulary}, logits.options())
+                 .index_put_({rows.mask.ne(0).reshape({-1}).to(logits.device())}, logits);
+  outputs.add("logits", logits.view({rows.ids.size(0), rows.ids.size(1), vocabulary}));
+  if (with_stages)
+    add_stages(stages, rows.ids.size(0), rows.images.defined() ? rows.images.size(1) : 0, outputs);
+}
+
+void add_loss(LoadedModel& loaded, const Input& input, bool with_gradients, Outputs& outputs) {
+  const at::AutoGradMode grad(with_gradients);
+  const at::Tensor loss = std::get<0>(models::training_loss(*loaded.built.model, input));
+  outputs.add("loss", loss.reshape({1}));
+  if (with_gradients) {
+    loss.backward();
+    add_gradients(loaded, outputs);
+  }
+  std::cout << "loss " << loss.item<float>() << "\n";
+}
+
 Exit run_forward(const Args& args) {
   const Options options(kForwardCommand, args);
   const Words words = split_words(options.words());
   require<ConfigError>(words.paths.size() == 3,
                        "forward: expected MODEL INPUTS.safetensors OUTPUTS.safetensors, got ",
                        words.paths.size(), " paths; 'floe forward --help' shows them");
-  const bool packed = options.has("--packed");
+  const bool packed = options.has("--packed"), with_gradients = options.has("--grads");
   require<ConfigError>(!packed || !options.has("--stages"),
                        "forward: --stages needs every place of the rows; leave out --packed");
-  const std::string &input_path = words.paths[1], &output_path = words.paths[2];
   LoadedModel loaded = load_model("forward", words.paths[0], words.changes, options);
   models::LanguageModel& model = *loaded.built.model;
-
-  require<ConfigError>(path_exists(input_path), "forward: there is no file '", input_path,
-                       "' of inputs");
-  const auto inputs = open_tensors(input_path);
-  const at::Tensor ids = read(*inputs, "lang_x");
-  require<DataError>(ids.defined() && ids.dim() == 2, input_path,
-                     ": needs 'lang_x' with the shape [B, T]");
-  at::Tensor mask = read(*inputs, "attention_mask");
-  if (!mask.defined()) mask = at::ones_like(ids);
-  const at::Tensor labels = read(*inputs, "labels");
-  const at::Tensor images = read_image_tensors(*inputs, input_path);
-  require<DataError>(images.defined() || model.media_token() < 0, input_path,
-                     ": needs 'vision_x' (float) or 'vision_x_i8' for a model with images");
-  require<DataError>(labels.defined() || !options.has("--grads"), input_path,
-                     ": has no 'labels', which --grads needs");
-  const bool with_images = model.media_token() >= 0;
-  PackedBatch batch =
-      models::from_rows(ids, mask, labels, with_images ? images : at::Tensor(), !packed);
-  // transformers gives padded places the position before the first.
-  const models::ModelInfo& info = model.info();
-  if (batch.attended.defined() && info.position_rows > 0 && info.causal)
-    batch.positions.masked_fill_(batch.attended.logical_not(), -1)
-        .clamp_min_(-info.position_offset);
+  const InputRows rows =
+      read_rows(words.paths[1], /*with_images=*/model.media_token() >= 0, with_gradients);
 
   models::InputOptions how;
   how.device = loaded.device;
   how.dtype = loaded.dtype;
-  const auto input = models::prepare(model, batch, how);
+  const Input input = models::prepare(model, batch_of(rows, model.info(), packed), how);
   Outputs outputs;
-  {
-    const at::AutoGradMode grad_off(false);
-    models::Stages stages;
-    const bool with_stages = options.has("--stages");
-    at::Tensor logits =
-        models::all_logits(model, input, with_stages ? &stages : nullptr).to(at::kFloat);
-    const std::int64_t vocabulary = logits.size(1);
-    if (packed)
-      logits = at::zeros({ids.numel(), vocabulary}, logits.options())
-                   .index_put_({mask.ne(0).reshape({-1}).to(logits.device())}, logits);
-    outputs.add("logits", logits.view({ids.size(0), ids.size(1), vocabulary}));
-    if (with_stages)
-      add_stages(stages, ids.size(0), images.defined() ? images.size(1) : 0, outputs);
-  }
-  if (labels.defined()) {
-    const at::AutoGradMode grad(options.has("--grads"));
-    const at::Tensor loss = std::get<0>(models::training_loss(model, input));
-    outputs.add("loss", loss.reshape({1}));
-    if (options.has("--grads")) {
-      loss.backward();
-      add_gradients(loaded, outputs);
-    }
-    std::cout << "loss " << loss.item<float>() << "\n";
-  }
-  outputs.write(output_path);
+  add_logits(model, input, rows, packed, options.has("--stages"), outputs);
+  if (rows.labels.defined()) add_loss(loaded, input, with_gradients, outputs);
+  outputs.write(words.paths[2]);
   return Exit::done;
 }
 

@@ -79,8 +79,8 @@ launch::LaunchOptions ranks_of(const Options& given) {
 // Several hosts, or ranks that are started again; nothing: neither is asked for.
 std::optional<launch::ElasticOptions> elastic_of(const Options& given) {
   const auto hosts = given.value("--nnodes"), restarts = given.value("--max-restarts"),
-             meeting = given.value("--rdzv");
-  if (!hosts && !restarts && !meeting) {
+             rendezvous = given.value("--rdzv");
+  if (!hosts && !restarts && !rendezvous) {
     require<ConfigError>(!given.has("--host-wait"),
                          "launch: --host-wait needs --nnodes and --rdzv");
     return std::nullopt;
@@ -95,10 +95,10 @@ std::optional<launch::ElasticOptions> elastic_of(const Options& given) {
                             : number("--nnodes", hosts->substr(colon + 1), options.min_hosts, 4096);
   }
   if (restarts) options.max_restarts = number("--max-restarts", *restarts, 0, 1'000'000);
-  if (meeting) options.meeting = address(*meeting);
-  require<ConfigError>(meeting || options.max_hosts == 1, "launch: --nnodes ", *hosts,
+  if (rendezvous) options.rendezvous = address(*rendezvous);
+  require<ConfigError>(rendezvous || options.max_hosts == 1, "launch: --nnodes ", *hosts,
                        " needs --rdzv HOST:PORT, where the launchers of all hosts meet");
-  require<ConfigError>(meeting || !given.has("--host-wait"),
+  require<ConfigError>(rendezvous || !given.has("--host-wait"),
                        "launch: --host-wait needs --nnodes and --rdzv");
   options.host_wait = seconds_of(given, "--host-wait", options.host_wait);
   return options;

@@ -255,6 +255,11 @@ class GlooGroup final : public Group {
     return static_cast<int>(std::max<std::int64_t>(1, ceil_div(numel, chunk_numel(tensor))));
   }
 
+  // The elements of the longest chunk of so many, or a place for one.
+  static std::int64_t longest_chunk(const at::Tensor& tensor, std::int64_t numel) {
+    return std::clamp<std::int64_t>(numel, 1, chunk_numel(tensor));
+  }
+
   // f(c, its elements) for each chunk c of the slice.
   template <class F>
   static void for_chunks(const at::Tensor& flat, Slice slice, F&& f) {
@@ -270,17 +275,83 @@ class GlooGroup final : public Group {
     return memory_.reaches(peer, slices.front().numel * flat.element_size());
   }
 
-  // `output` becomes the sum over ranks of slice `rank()` of `input`, see Note [Ordered sums]; each
-  // chunk of it is told as soon as it is there. What this rank gives is under way in `sends` and
-  // `lent`.
-  void sum_slices(const at::Tensor& input, const std::vector<Slice>& slices,
-                  const at::Tensor& output, int divide, const Tags& tags, std::vector<Part>& sends,
-                  Loans& lent,
-                  const std::function<void(std::int64_t, const at::Tensor&)>& on_chunk = nullptr) {
-    const std::int64_t chunk = chunk_numel(input);
-    const Slice own = slices[static_cast<std::size_t>(rank())];
-    const std::int64_t window_numel = std::min(chunk, std::max<std::int64_t>(own.numel, 1));
-    OrderedSum sum(input.scalar_type(), window_numel);
+  // What the other ranks bring for this rank's slice, chunk by chunk: it is received into windows
+  // ahead of its turn, or read out of their memory.
+  class Incoming {
+   public:
+    // Waits for what is lent.
+    Incoming(GlooGroup& group, const at::Tensor& input, const std::vector<Slice>& slices,
+             const Tags& tags)
+        : group_(group),
+          tags_(tags),
+          numel_(slices[static_cast<std::size_t>(group.rank())].numel),
+          chunk_(chunk_numel(input)),
+          ahead_(std::min(kWindows, num_chunks())),
+          windows_(
+              at::empty({ahead_, group.size() - 1, longest_chunk(input, numel_)}, input.options())),
+          borrowed_(static_cast<std::size_t>(group.size())) {
+      for (int from = 0; from < group.size(); ++from)
+        if (from != group.rank() && group.reaches(from, input, slices))
+          borrowed_[static_cast<std::size_t>(from)].emplace(group.memory_, Patience::timeout, from,
+                                                            tags);
+      for (std::int64_t c = 0; c < ahead_; ++c) receive(c);
+      for (auto& loan : borrowed_)
+        if (loan) loan->open(numel_ * input.element_size());
+    }
+
+    std::int64_t num_chunks() const { return ceil_div(numel_, chunk_); }
+    std::int64_t chunk_numel_of(std::int64_t c) const {
+      return std::min(chunk_, numel_ - c * chunk_);
+    }
+    // Chunk c of that rank, until done_with(c).
+    const void* chunk(std::int64_t c, int from) {
+      const auto peer = static_cast<std::size_t>(from);
+      if (borrowed_[peer]) {
+        // Always the same window, which stays in the cache.
+        const at::Tensor window = window_of(0, from, chunk_numel_of(c));
+        borrowed_[peer]->read(c * kChunkBytes, window);
+        return window.const_data_ptr();
+      }
+      group_.transfers_.finish(arriving_[static_cast<std::size_t>(c % kWindows)][peer]);
+      return window_of(c, from, chunk_numel_of(c)).const_data_ptr();
+    }
+    void done_with(std::int64_t c) {
+      if (c + ahead_ < num_chunks()) receive(c + ahead_);
+    }
+    // Tells those who lend that all has been read.
+    void close() {
+      for (auto& loan : borrowed_)
+        if (loan) loan->close();
+    }
+
+   private:
+    // A row per peer: those after this rank move up by one.
+    at::Tensor window_of(std::int64_t c, int from, std::int64_t numel) const {
+      const int row = from < group_.rank() ? from : from - 1;
+      return windows_[c % kWindows][row].narrow(0, 0, numel);
+    }
+    void receive(std::int64_t c) {
+      auto& parts = arriving_[static_cast<std::size_t>(c % kWindows)];
+      parts.assign(static_cast<std::size_t>(group_.size()), {});
+      for (int step = 1; step < group_.size(); ++step) {
+        const int from = group_.before(step);
+        if (!borrowed_[static_cast<std::size_t>(from)])
+          parts[static_cast<std::size_t>(from)] =
+              group_.transfers_.receive(window_of(c, from, chunk_numel_of(c)), from, tags_[c]);
+      }
+    }
+
+    GlooGroup& group_;
+    const Tags& tags_;
+    std::int64_t numel_, chunk_, ahead_;
+    at::Tensor windows_;                         // [ahead, peers, window]
+    std::vector<std::optional<Loan>> borrowed_;  // by rank
+    std::array<std::vector<Part>, kWindows> arriving_;
+  };
+
+  // Gives each other rank its slice of `input`; that is under way in `sends` and `lent`.
+  void give_slices(const at::Tensor& input, const std::vector<Slice>& slices, const Tags& tags,
+                   std::vector<Part>& sends, Loans& lent) {
     for (int step = 1; step < size(); ++step) {
       const Slice slice = slices[static_cast<std::size_t>(behind(step))];
       if (reaches(behind(step), input, slices))
@@ -290,55 +361,32 @@ class GlooGroup final : public Group {
           sends.push_back(transfers_.send(part, behind(step), tags[c]));
         });
     }
+  }
 
-    // A row per peer: those after this rank move up by one.
-    const auto row = [this](int from) { return from < rank() ? from : from - 1; };
-    const std::int64_t chunks = ceil_div(own.numel, chunk);
-    const std::int64_t ahead = std::min(kWindows, chunks);
-    at::Tensor windows = at::empty({ahead, size() - 1, window_numel}, input.options());
-    std::vector<std::optional<Loan>> borrowed(static_cast<std::size_t>(size()));
-    for (int from = 0; from < size(); ++from)
-      if (from != rank() && reaches(from, input, slices))
-        borrowed[static_cast<std::size_t>(from)].emplace(memory_, Patience::timeout, from, tags);
-    std::array<std::vector<Part>, kWindows> arriving;
-    auto post = [&](std::int64_t c) {
-      const std::int64_t numel = std::min(chunk, own.numel - c * chunk);
-      auto& works = arriving[static_cast<std::size_t>(c % kWindows)];
-      works.assign(static_cast<std::size_t>(size()), {});
-      for (int step = 1; step < size(); ++step) {
-        const auto from = static_cast<std::size_t>(before(step));
-        if (!borrowed[from])
-          works[from] = transfers_.receive(
-              windows[c % kWindows][row(before(step))].narrow(0, 0, numel), before(step), tags[c]);
-      }
-    };
-    for (std::int64_t c = 0; c < ahead; ++c) post(c);
-    for (auto& loan : borrowed)
-      if (loan) loan->open(own.numel * input.element_size());
-    for (std::int64_t c = 0; c < chunks; ++c) {
-      const std::int64_t numel = std::min(chunk, own.numel - c * chunk);
+  // `output` becomes the sum over ranks of slice `rank()` of `input`, see Note [Ordered sums]; each
+  // chunk of it is told as soon as it is there. What this rank gives is under way in `sends` and
+  // `lent`.
+  void sum_slices(const at::Tensor& input, const std::vector<Slice>& slices,
+                  const at::Tensor& output, int divide, const Tags& tags, std::vector<Part>& sends,
+                  Loans& lent,
+                  const std::function<void(std::int64_t, const at::Tensor&)>& on_chunk = nullptr) {
+    const std::int64_t chunk = chunk_numel(input);
+    const Slice own = slices[static_cast<std::size_t>(rank())];
+    OrderedSum sum(input.scalar_type(), longest_chunk(input, own.numel));
+    give_slices(input, slices, tags, sends, lent);
+    Incoming incoming(*this, input, slices, tags);
+    for (std::int64_t c = 0; c < incoming.num_chunks(); ++c) {
+      const std::int64_t numel = incoming.chunk_numel_of(c);
       sum.begin(numel);
-      for (int from = 0; from < size(); ++from) {
-        const auto peer = static_cast<std::size_t>(from);
-        if (from == rank()) {
-          sum.add(input.narrow(0, own.offset + c * chunk, numel).const_data_ptr());
-        } else if (borrowed[peer]) {
-          // Always the same window, which stays in the cache.
-          const at::Tensor window = windows[0][row(from)].narrow(0, 0, numel);
-          borrowed[peer]->read(c * kChunkBytes, window);
-          sum.add(window.const_data_ptr());
-        } else {
-          transfers_.finish(arriving[static_cast<std::size_t>(c % kWindows)][peer]);
-          sum.add(windows[c % kWindows][row(from)].const_data_ptr());
-        }
-      }
+      for (int from = 0; from < size(); ++from)
+        sum.add(from == rank() ? input.narrow(0, own.offset + c * chunk, numel).const_data_ptr()
+                               : incoming.chunk(c, from));
       const at::Tensor result = output.narrow(0, c * chunk, numel);
       sum.finish(result.mutable_data_ptr(), divide);
       if (on_chunk) on_chunk(c, result);
-      if (c + ahead < chunks) post(c + ahead);
+      incoming.done_with(c);
     }
-    for (auto& loan : borrowed)
-      if (loan) loan->close();
+    incoming.close();
   }
 
   // Each rank sums its slice and gives the sum to the others.

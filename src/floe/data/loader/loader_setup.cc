@@ -1,13 +1,13 @@
 #include "floe/data/loader/loader_setup.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "floe/core/error.h"
 #include "floe/core/hash.h"
 #include "floe/core/log.h"
 #include "floe/core/str.h"
+#include "floe/data/loader/deal.h"
 #include "floe/data/loader/epoch_rest.h"
 #include "floe/data/loader/prepared_batches.h"
 #include "floe/data/shards/shard_list.h"
@@ -62,92 +62,6 @@ std::vector<SourcePlan> plans_of(const LoaderSetup& setup) {
   return plans;
 }
 
-// ------------------------------------------------------------------------------------- identities
-
-// For whom the shards of a source were dealt, and what they were.
-struct Deal {
-  std::int64_t rank = 0, world = 1, workers = 1;
-  std::uint64_t seed = 0;
-  Rules rules = Rules::openflamingo;
-  bool resampled = false;
-  std::uint64_t num_shards = 0;
-  // Of the shards' names. One is enough to know them again: absolute names, and those seen from the
-  // working directory (also with ./ in front), by which a folder that was moved keeps its data.
-  std::vector<std::uint64_t> digests;
-  std::string shards;  // as the configuration names them; empty: it was not kept
-  std::int64_t per_batch = 0;
-
-  bool has_shards_of(const Deal& o) const {
-    return num_shards == o.num_shards &&
-           std::find_first_of(digests.begin(), digests.end(), o.digests.begin(), o.digests.end()) !=
-               digests.end();
-  }
-  // Streams that were dealt the same way can go on as they are.
-  bool deals_like(const Deal& o) const { return world == o.world && workers == o.workers; }
-};
-
-const char* name_of(Rules rules) {
-  return rules == Rules::corrected ? "corrected" : "openflamingo";
-}
-
-// The digests of Deal.
-std::vector<std::uint64_t> digests_of(const std::vector<std::string>& shards) {
-  namespace fs = std::filesystem;
-  std::error_code failed;
-  const fs::path here = fs::current_path(failed);
-  Hash64 as_given, absolute, relative, dotted;
-  for (const std::string& shard : shards) {
-    as_given.add(shard);
-    const bool is_file = !shard.starts_with("pipe:") && !failed;
-    const fs::path whole = is_file ? (here / shard).lexically_normal() : fs::path(shard);
-    absolute.add(whole.string());
-    const std::string seen = is_file ? whole.lexically_relative(here).string() : shard;
-    relative.add(seen);
-    dotted.add(is_file ? "./" + seen : shard);
-  }
-  return {as_given.value(), absolute.value(), relative.value(), dotted.value()};
-}
-
-Deal deal_of(const SourcePlan& plan, const LoaderSetup& setup) {
-  return {setup.context.rank, setup.context.world,    setup.config.workers, setup.context.seed,
-          setup.config.rules, setup.config.resampled, plan.shards.size(),   digests_of(plan.shards),
-          plan.shards_text,   plan.per_batch};
-}
-
-json save(const Deal& deal, const DataSource& source) {
-  return {{"source", source.id()},       {"rank", deal.rank},
-          {"world", deal.world},         {"workers", deal.workers},
-          {"seed", deal.seed},           {"rules", name_of(deal.rules)},
-          {"resampled", deal.resampled}, {"num_shards", deal.num_shards},
-          {"digests", deal.digests},     {"shards", deal.shards},
-          {"per_batch", deal.per_batch}};
-}
-
-Deal load_deal(const json& saved) {
-  Deal deal;
-  deal.rank = get<std::int64_t>(saved, "rank");
-  deal.world = get<std::int64_t>(saved, "world");
-  deal.workers = get<std::int64_t>(saved, "workers");
-  deal.seed = get<std::uint64_t>(saved, "seed");
-  deal.rules =
-      get<std::string>(saved, "rules") == "corrected" ? Rules::corrected : Rules::openflamingo;
-  deal.resampled = get<bool>(saved, "resampled");
-  deal.num_shards = get<std::uint64_t>(saved, "num_shards");
-  if (saved.contains("digest")) {  // of the names as they were written
-    deal.digests = {get<std::uint64_t>(saved, "digest")};
-  } else {
-    const json digests = get<json>(saved, "digests");
-    require<DataError>(digests.is_array(), "loader state: 'digests' is no list");
-    for (const json& digest : digests) {
-      require<DataError>(digest.is_number_unsigned(), "loader state: 'digests' has no numbers");
-      deal.digests.push_back(digest.get<std::uint64_t>());
-    }
-    deal.shards = get<std::string>(saved, "shards");
-  }
-  deal.per_batch = get<std::int64_t>(saved, "per_batch");
-  return deal;
-}
-
 std::vector<StreamSetup> setups_of(const Deal& deal, const DataSource& source,
                                    const ShuffleConfig& shuffle) {
   const std::uint64_t base =
@@ -184,23 +98,6 @@ struct SavedRun {
   std::int64_t epoch = 0, index = 0;
   std::vector<SavedSource> sources;  // as the plans
 };
-
-std::string shards_text(const Deal& deal) {
-  return str(deal.shards.empty() ? "" : str("'", deal.shards, "', "),
-             counted(static_cast<std::int64_t>(deal.num_shards), "shard"));
-}
-
-// Throws OtherData with the first thing by which the data was another.
-void require_same(const Deal& before, const Deal& now, const SourcePlan& plan) {
-  const auto check = [](const char* key, const auto& was, const auto& is) {
-    if (str(was) != str(is)) throw OtherData(key, str(was), str(is));
-  };
-  if (!before.has_shards_of(now))
-    throw OtherData(plan.shards_key, shards_text(before), shards_text(now));
-  check("data.rules", name_of(before.rules), name_of(now.rules));
-  check("data.resampled", before.resampled ? "true" : "false", now.resampled ? "true" : "false");
-  check("run.seed", before.seed, now.seed);
-}
 
 SavedSource load_source(const SomeRanks& saved, std::size_t number, const SourcePlan& plan,
                         const ShuffleConfig& shuffle, const Deal& ours) {

@@ -30,6 +30,15 @@ namespace {
 // long as products that move them out in between, and an error far below that of the codes.
 constexpr bool kFastAccumulation = true;
 
+// What products on a GPU give.
+constexpr at::ScalarType kProductDtype = at::kBFloat16;
+
+std::string needs_product_dtype(at::ScalarType dtype) {
+  return str(
+      "needs mixed_precision.param bf16 on a GPU, whose 8-bit products give nothing else, not ",
+      c10::toString(dtype));
+}
+
 at::Tensor product_on_cpu(const CodedRows& rows, const at::Tensor& codes, const at::Tensor& scales,
                           const at::Tensor& bias, at::ScalarType dtype) {
   at::Tensor sums = rows.codes.to(at::kFloat).mm(codes.to(at::kFloat).t());
@@ -84,11 +93,7 @@ void transpose_on_cuda(const at::Tensor&, const at::Tensor&) { missing(); }
 }  // namespace
 
 std::string why_no_fp8_products(std::string_view gpu, int major, int minor, at::ScalarType dtype) {
-  if (dtype != at::kBFloat16)
-    return str(
-        "needs mixed_precision.param bf16 on a GPU, whose 8-bit products give nothing else, "
-        "not ",
-        c10::toString(dtype));
+  if (dtype != kProductDtype) return needs_product_dtype(dtype);
   constexpr std::pair kFirst{8, 9};
   if (std::pair(major, minor) >= kFirst) return "";
   return str("needs a GPU of compute capability 8.9 or later (Ada, Hopper), and ", gpu, " has ",
@@ -97,8 +102,8 @@ std::string why_no_fp8_products(std::string_view gpu, int major, int minor, at::
 
 std::string why_no_fp8_products(at::Device device, at::ScalarType dtype) {
   if (device.is_cpu()) return "";
-  const std::string of_dtype = why_no_fp8_products("a GPU that has them", 9, 0, dtype);
-  if (!of_dtype.empty() || is_rehearsed(device)) return of_dtype;
+  if (dtype != kProductDtype) return needs_product_dtype(dtype);
+  if (is_rehearsed(device)) return "";
 #ifdef FLOE_CUDA
   const auto* properties = at::cuda::getDeviceProperties(device.index());
   return why_no_fp8_products(properties->name, properties->major, properties->minor, dtype);

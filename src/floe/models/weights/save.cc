@@ -157,18 +157,6 @@ DType main_dtype(const std::vector<SavedTensor>& tensors, const SaveOptions& opt
   return best;
 }
 
-void write_file(const std::vector<SavedTensor>& tensors, const std::string& path,
-                const WholeParameter& whole, const SaveOptions& options) {
-  const std::string ending = fs::path(path).extension().string();
-  require<ConfigError>(
-      ending == ".safetensors" || ending == ".pt" || ending == ".pth", "'", path,
-      "': weights are saved as .safetensors, .pt or .pth; choose one of these endings");
-  if (ending == ".safetensors")
-    write_safetensors(tensors, path, whole, options);
-  else
-    write_torch_file(tensors, path, whole, options);
-}
-
 const VisionSpec& vision_spec(const LanguageModel& model) {
   const auto* flamingo = dynamic_cast<const Flamingo*>(&model);
   require<ConfigError>(flamingo != nullptr, "the model has no image tower that could be saved");
@@ -282,29 +270,21 @@ nlohmann::ordered_json adapter_config(const LoraConfig& config, const std::strin
   };
 }
 
-}  // namespace
-
-DType saved_dtype(const SavedTensor& tensor, const SaveOptions& options) {
-  const TensorInfo* info =
-      options.source ? options.source->find(tensor.runs.at(0).parameter) : nullptr;
-  const DType own = info ? info->dtype : DType::f32;
-  return options.dtype && at::isFloatingType(nn::torch_dtype(own)) ? *options.dtype : own;
-}
-
+// One safetensors file.
 void write_safetensors(const std::vector<SavedTensor>& tensors, const std::string& path,
                        const WholeParameter& whole, const SaveOptions& options,
-                       const Preparation& prepare) {
+                       const Preparation& prepare = {}) {
   SavedTensorReader reader(whole, options.source);
   Writing writing(options.write, prepare);
   write_one(all_of(tensors), path, reader, options, writing);
   writing.end();
 }
 
+// One file of torch.save with a bare state dict.
 void write_torch_file(const std::vector<SavedTensor>& tensors, const std::string& path,
-                      const WholeParameter& whole, const SaveOptions& options,
-                      const Preparation& prepare) {
+                      const WholeParameter& whole, const SaveOptions& options) {
   SavedTensorReader reader(whole, options.source);
-  Writing writing(options.write, prepare);
+  Writing writing(options.write, nullptr);
   std::unique_ptr<TorchFileWriter> file;
   writing.run([&] { file = std::make_unique<TorchFileWriter>(path); });
   pickle::Entries entries;
@@ -322,6 +302,27 @@ void write_torch_file(const std::vector<SavedTensor>& tensors, const std::string
   }
   writing.run([&] { file->finish(pickle::ordered_dict(std::move(entries))); });
   writing.end();
+}
+
+}  // namespace
+
+DType saved_dtype(const SavedTensor& tensor, const SaveOptions& options) {
+  const TensorInfo* info =
+      options.source ? options.source->find(tensor.runs.at(0).parameter) : nullptr;
+  const DType own = info ? info->dtype : DType::f32;
+  return options.dtype && at::isFloatingType(nn::torch_dtype(own)) ? *options.dtype : own;
+}
+
+void write_file(const std::vector<SavedTensor>& tensors, const std::string& path,
+                const WholeParameter& whole, const SaveOptions& options) {
+  const bool safetensors = path.ends_with(".safetensors");
+  require<ConfigError>(
+      safetensors || path.ends_with(".pt") || path.ends_with(".pth"), "'", path,
+      "': weights are saved as .safetensors, .pt or .pth; choose one of these endings");
+  if (safetensors)
+    write_safetensors(tensors, path, whole, options);
+  else
+    write_torch_file(tensors, path, whole, options);
 }
 
 void write_shards(const std::vector<SavedTensor>& tensors, const std::string& folder,

@@ -42,13 +42,10 @@ using Preparation = std::function<void()>;
 // Each fetches every parameter, on all ranks in the same order, and writes where options.write is
 // set. Errors of `prepare` and of writing are thrown at the end.
 
-// One safetensors file, or one of torch.save with a bare state dict.
-void write_safetensors(const std::vector<SavedTensor>& tensors, const std::string& path,
-                       const WholeParameter& whole, const SaveOptions& options,
-                       const Preparation& prepare = {});
-void write_torch_file(const std::vector<SavedTensor>& tensors, const std::string& path,
-                      const WholeParameter& whole, const SaveOptions& options,
-                      const Preparation& prepare = {});
+// One file: of safetensors where `path` ends so, of torch.save with a bare state dict where it ends
+// with .pt or .pth. Throws ConfigError for other endings.
+void write_file(const std::vector<SavedTensor>& tensors, const std::string& path,
+                const WholeParameter& whole, const SaveOptions& options);
 // model.safetensors, or model-00001-of-0000N.safetensors and the index, which is written last.
 void write_shards(const std::vector<SavedTensor>& tensors, const std::string& folder,
                   const WholeParameter& whole, const SaveOptions& options,
@@ -70,8 +67,7 @@ void copy_companions(const std::string& from, const std::string& to);
 void save_flamingo_config(LanguageModel& model, const ModelConfig& config, bool with_adapters,
                           const std::string& folder, const SaveOptions& options);
 
-// One file in OpenFlamingo's names: the trained part, or everything. `path` ends with .safetensors,
-// or with .pt or .pth for a file of torch.save that holds a bare state dict.
+// One file (see write_file) in OpenFlamingo's names: the trained part, or everything.
 void save_trained_part(LanguageModel& model, const std::string& path, const WholeParameter& whole,
                        const SaveOptions& options);
 void save_flamingo(LanguageModel& model, const std::string& path, const WholeParameter& whole,

@@ -59,109 +59,124 @@ std::string matches_of(const std::vector<std::string>& entries, const Places& pl
   return join(parts);
 }
 
-// What a setting comes to, with the place its value comes from.
-std::string line_of(const StrategySettings& settings, const std::string& words,
-                    const std::string& key) {
-  const config::Value* value = settings.values.at(key);
-  return str(words, " (", key, ", ", value ? value->origin.text() : "default", ")");
+// What settings come to, each with the place its value comes from.
+class Lines {
+ public:
+  explicit Lines(const StrategySettings& settings) : settings_(settings) {}
+  void add(const std::string& words, const std::string& key) {
+    const config::Value* value = settings_.values.at(key);
+    lines_.push_back(str(words, " (", key, ", ", value ? value->origin.text() : "default", ")"));
+  }
+  std::vector<std::string> take() { return std::move(lines_); }
+
+ private:
+  const StrategySettings& settings_;
+  std::vector<std::string> lines_;
+};
+
+void add_sharding(const StrategyConfig& strategy, int world, Lines& lines) {
+  lines.add(str("sharding is ", sharding_words(strategy, world)), "strategy.sharding");
+  if (shard::entry_of(strategy.sharding).sliced_over == shard::SlicedOver::neighbours)
+    lines.add(str("a copy is sliced over ", strategy.hybrid_shard_size, " ranks"),
+              "strategy.hybrid_shard_size");
+  lines.add(str("units are ", strategy.units.empty() ? "not named" : join(strategy.units)),
+            "strategy.units");
+}
+
+void add_activations(const StrategyConfig& strategy, Lines& lines) {
+  const std::vector<std::string>& checkpointed = strategy.activation_checkpointing;
+  lines.add(str("activation checkpointing is ", checkpointed.empty()
+                                                    ? "off: all activations are kept"
+                                                    : str("on for ", join(checkpointed))),
+            "strategy.activation_checkpointing");
+  if (checkpointed.empty()) return;
+  const ActivationsConfig& activations = strategy.activations;
+  lines.add(activations.keep == ActivationsConfig::Keep::products
+                ? "checkpointed modules keep their inputs and the results of "
+                  "matrix products and attention, and recompute the rest"
+                : "checkpointed modules keep their inputs and recompute the rest",
+            "strategy.activations.keep");
+  lines.add(activations.offload ? "what they keep waits for backward in host memory"
+                                : "what they keep waits for backward on the device",
+            "strategy.activations.offload");
+  if (activations.share != 1)
+    lines.add(str("of the modules that each entry names the first ", 100 * activations.share,
+                  "%, rounded up, are checkpointed, and the others keep everything"),
+              "strategy.activations.share");
+}
+
+void add_frozen(const StrategyConfig& strategy, Lines& lines) {
+  lines.add(str("frozen parameters are ", residency_words(strategy.frozen)),
+            "strategy.frozen.residency");
+  if (strategy.frozen.sharding == shard::FrozenSharding::node)
+    lines.add(str("frozen parameters are sliced over the ", strategy.hybrid_shard_size,
+                  " ranks of a node, what trains over all"),
+              "strategy.frozen.sharding");
+}
+
+void add_gradients_and_slices(const StrategyConfig& strategy, Lines& lines) {
+  if (strategy.accumulate)
+    lines.add(*strategy.accumulate == shard::Accumulate::local
+                  ? "gradients of several passes add up whole on each rank"
+                  : "gradients of several passes add up in slices",
+              "strategy.accumulate");
+  lines.add(strategy.cpu_offload ? "slices, their gradients and optimizer state lie in host memory"
+                                 : "slices lie on the device, nothing of them is offloaded",
+            "strategy.cpu_offload");
+  lines.add(strategy.prefetch == 0
+                ? "units are gathered when they are needed, not ahead"
+                : str(strategy.prefetch, strategy.prefetch == 1 ? " unit is" : " units are",
+                      " gathered ahead of the one that computes"),
+            "strategy.prefetch");
+}
+
+void add_precision(const StrategySettings& settings, Lines& lines) {
+  const MixedPrecisionConfig& mixed = settings.strategy.mixed_precision;
+  const std::optional<DType>& compute = settings.strategy.frozen.compute;
+  const std::optional<DType> frozen = settings.strategy.frozen.matrix_dtype();
+  const std::optional<DType>& autocast = settings.precision.autocast;
+  lines.add(str("parameters are gathered and computed with in ", name_of(mixed.param)),
+            "strategy.mixed_precision.param");
+  lines.add(str("gradients are reduced in ", name_of(mixed.reduce)),
+            "strategy.mixed_precision.reduce");
+  lines.add(str("buffers are ", name_of(mixed.buffer)), "strategy.mixed_precision.buffer");
+  const bool eight_bit = frozen == DType::i8 || frozen == DType::f8_e4m3;
+  lines.add(eight_bit
+                ? str("what trains is stored in fp32, frozen matrices are stored and gathered in ",
+                      name_of(*frozen), ", what else is frozen in ", name_of(mixed.param))
+                : str("what trains is stored in fp32, what is frozen in ",
+                      name_of(frozen.value_or(mixed.param)), frozen ? "" : ", as it is gathered"),
+            compute ? "strategy.frozen.compute" : "strategy.frozen.dtype");
+  if (compute)
+    lines.add(str("frozen linear layers multiply in ", name_of(*compute), ", forward and backward"),
+              "strategy.frozen.compute");
+  lines.add(autocast ? str("forwards run under autocast in ", name_of(*autocast),
+                           "; it changes nothing of the above: strategy.mixed_precision wins")
+                     : "forwards run without autocast",
+            "precision.autocast");
+  if (settings.loss_scale)
+    lines.add(str("the loss is scaled, at first by ", *settings.loss_scale),
+              "precision.loss_scale");
 }
 
 }  // namespace
 
 std::vector<std::string> precision_lines(const StrategySettings& settings) {
-  const MixedPrecisionConfig& mixed = settings.strategy.mixed_precision;
-  const std::optional<DType>& compute = settings.strategy.frozen.compute;
-  const std::optional<DType> frozen = settings.strategy.frozen.matrix_dtype();
-  const std::optional<DType>& autocast = settings.precision.autocast;
-  std::vector<std::string> lines;
-  const auto add = [&](const std::string& words, const std::string& key) {
-    lines.push_back(line_of(settings, words, key));
-  };
-  add(str("parameters are gathered and computed with in ", name_of(mixed.param)),
-      "strategy.mixed_precision.param");
-  add(str("gradients are reduced in ", name_of(mixed.reduce)), "strategy.mixed_precision.reduce");
-  add(str("buffers are ", name_of(mixed.buffer)), "strategy.mixed_precision.buffer");
-  const bool eight_bit = frozen == DType::i8 || frozen == DType::f8_e4m3;
-  add(eight_bit ? str("what trains is stored in fp32, frozen matrices are stored and gathered in ",
-                      name_of(*frozen), ", what else is frozen in ", name_of(mixed.param))
-                : str("what trains is stored in fp32, what is frozen in ",
-                      name_of(frozen.value_or(mixed.param)), frozen ? "" : ", as it is gathered"),
-      compute ? "strategy.frozen.compute" : "strategy.frozen.dtype");
-  if (compute)
-    add(str("frozen linear layers multiply in ", name_of(*compute), ", forward and backward"),
-        "strategy.frozen.compute");
-  add(autocast ? str("forwards run under autocast in ", name_of(*autocast),
-                     "; it changes nothing of the above: strategy.mixed_precision wins")
-               : "forwards run without autocast",
-      "precision.autocast");
-  if (settings.loss_scale)
-    add(str("the loss is scaled, at first by ", *settings.loss_scale), "precision.loss_scale");
-  return lines;
+  Lines lines(settings);
+  add_precision(settings, lines);
+  return lines.take();
 }
 
 std::vector<std::string> strategy_lines(const StrategySettings& settings) {
   const StrategyConfig& strategy = settings.strategy;
-  const auto line = [&](const std::string& words, const std::string& key) {
-    return line_of(settings, words, key);
-  };
-  const auto list = [](const std::vector<std::string>& entries, const char* none) {
-    return entries.empty() ? std::string(none) : join(entries);
-  };
-
-  std::vector<std::string> lines;
-  lines.push_back(line(str("sharding is ", sharding_words(strategy, settings.world_size)),
-                       "strategy.sharding"));
-  if (shard::entry_of(strategy.sharding).sliced_over == shard::SlicedOver::neighbours)
-    lines.push_back(line(str("a copy is sliced over ", strategy.hybrid_shard_size, " ranks"),
-                         "strategy.hybrid_shard_size"));
-  lines.push_back(line(str("units are ", list(strategy.units, "not named")), "strategy.units"));
-  lines.push_back(line(str("activation checkpointing is ",
-                           strategy.activation_checkpointing.empty()
-                               ? "off: all activations are kept"
-                               : str("on for ", join(strategy.activation_checkpointing))),
-                       "strategy.activation_checkpointing"));
-  if (!strategy.activation_checkpointing.empty()) {
-    const bool products = strategy.activations.keep == ActivationsConfig::Keep::products;
-    lines.push_back(line(products ? "checkpointed modules keep their inputs and the results of "
-                                    "matrix products and attention, and recompute the rest"
-                                  : "checkpointed modules keep their inputs and recompute the rest",
-                         "strategy.activations.keep"));
-    lines.push_back(line(strategy.activations.offload
-                             ? "what they keep waits for backward in host memory"
-                             : "what they keep waits for backward on the device",
-                         "strategy.activations.offload"));
-    if (strategy.activations.share != 1)
-      lines.push_back(line(
-          str("of the modules that each entry names the first ", 100 * strategy.activations.share,
-              "%, rounded up, are checkpointed, and the others keep everything"),
-          "strategy.activations.share"));
-  }
-  lines.push_back(line(str("frozen parameters are ", residency_words(strategy.frozen)),
-                       "strategy.frozen.residency"));
-  if (strategy.frozen.sharding == shard::FrozenSharding::node)
-    lines.push_back(line(str("frozen parameters are sliced over the ", strategy.hybrid_shard_size,
-                             " ranks of a node, what trains over all"),
-                         "strategy.frozen.sharding"));
-  if (strategy.accumulate)
-    lines.push_back(line(*strategy.accumulate == shard::Accumulate::local
-                             ? "gradients of several passes add up whole on each rank"
-                             : "gradients of several passes add up in slices",
-                         "strategy.accumulate"));
-  lines.push_back(line(strategy.cpu_offload
-                           ? "slices, their gradients and optimizer state lie in host memory"
-                           : "slices lie on the device, nothing of them is offloaded",
-                       "strategy.cpu_offload"));
-  lines.push_back(
-      line(strategy.prefetch == 0
-               ? "units are gathered when they are needed, not ahead"
-               : str(strategy.prefetch, strategy.prefetch == 1 ? " unit is" : " units are",
-                     " gathered ahead of the one that computes"),
-           "strategy.prefetch"));
-  for (std::string& of_precision : precision_lines(settings))
-    lines.push_back(std::move(of_precision));
-  lines.push_back(
-      line(str("checkpoints are ", settings.state_dict_type), "checkpoint.state_dict_type"));
-  return lines;
+  Lines lines(settings);
+  add_sharding(strategy, settings.world_size, lines);
+  add_activations(strategy, lines);
+  add_frozen(strategy, lines);
+  add_gradients_and_slices(strategy, lines);
+  add_precision(settings, lines);
+  lines.add(str("checkpoints are ", settings.state_dict_type), "checkpoint.state_dict_type");
+  return lines.take();
 }
 
 std::vector<std::string> match_lines(const StrategyConfig& strategy, const shard::ShardPlan& plan) {

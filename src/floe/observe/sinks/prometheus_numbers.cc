@@ -48,7 +48,7 @@ constexpr std::array kMetrics = std::to_array<Metric>({
     {"mfu", "floe_mfu_ratio", "gauge", "Share of the device's peak TFLOP/s."},
     {"memory_peak_bytes", "floe_memory_peak_bytes", "gauge",
      "Peak of rank 0's device memory since the record before."},
-    {"epoch", "floe_epoch", "gauge", "Pass over the data, from 0.", false},
+    {"epoch", "floe_epoch", "gauge", "Epoch of the data, from 0.", false},
     {"skipped", "floe_skipped_batches_total", "counter",
      "Batches whose loss or gradients were not finite.", false},
     {"bad_samples", "floe_bad_samples_total", "counter", "Samples that the data pipeline left out.",

@@ -6,8 +6,6 @@
 #include <ctime>
 #include <functional>
 #include <limits>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "floe/core/bytes.h"
@@ -101,16 +99,6 @@ LinkRates measure_group(comm::Group& group, c10::Device device, int rounds, int 
   return rates;
 }
 
-// How many ranks each host has.
-std::map<std::string, int> ranks_by_host(const comm::World& world) {
-  std::map<std::string, int> hosts;
-  for (const std::string& line : world.placement()) {  // "rank 4: h1 (10.0.0.7) cuda:0"
-    const auto begin = std::min(line.find(": "), line.size() - 2) + 2;
-    hosts[line.substr(begin, line.find(' ', begin) - begin)] += 1;
-  }
-  return hosts;
-}
-
 }  // namespace
 
 Links measure_links(comm::World& world, int rounds) {
@@ -119,11 +107,10 @@ Links measure_links(comm::World& world, int rounds) {
   if (world.size() < 2) return links;
   const int cores = available_cores();
   if (world.on_several_hosts()) {
-    const auto hosts = ranks_by_host(world);
+    const std::vector<int> hosts = world.ranks_of_hosts();
     links.nodes = static_cast<int>(hosts.size());
     links.ranks_per_node = world.size() / links.nodes;
-    for (const auto& [host, ranks] : hosts)
-      links.uneven = links.uneven || ranks != links.ranks_per_node;
+    for (const int ranks : hosts) links.uneven = links.uneven || ranks != links.ranks_per_node;
     if (links.uneven) return links;
   }
   const comm::Mesh& mesh = world.mesh(links.ranks_per_node);

@@ -1,5 +1,6 @@
 #include "floe/plan/machine/machine.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -210,6 +211,26 @@ Machine machine_of_gpu(const std::string& gpu, bool has_fp8_products) {
   if (has_fp8_products)  // as much faster as those of an H200
     machine.fp8_tflops = machine.bf16_tflops * h200().fp8_tflops / h200().bf16_tflops;
   return machine;
+}
+
+Machine machine_of_rank_on_cores(double cores) {
+  Machine m = h200();
+  m.name = "cpu";
+  m.context = {256 * kMiB};
+  m.bf16_tflops = m.fp8_tflops = m.fp32_tflops = 0.05 * cores;
+  m.attention_tflops = m.flash_tflops = 0.02 * cores;
+  m.flash_half = 0;
+  m.processors = 1;
+  m.memory_gbs = m.update_gbs = m.host_gbs = 5 * std::min(cores, 8.0);
+  m.kernel_us = 0;
+  m.issue_us = 5;
+  m.step_ms = 1;
+  m.intra_gbs = 4;
+  m.inter_gbs = 1;
+  m.intra_share = m.inter_share = 1;
+  m.intra_us = 50;
+  m.inter_us = 100;
+  return m;
 }
 
 void check_like(const std::string& what, const std::string& name, const std::string& device) {

@@ -67,6 +67,11 @@ Machine find_machine(const std::string& name_or_file, const std::string& what = 
 // nearest that is: what counts for a choice is how they compare.
 Machine machine_of_gpu(const std::string& gpu, bool has_fp8_products);
 
+// What one rank has of the cores of a host that nobody has measured, as if it were a GPU of its
+// own. Orders of magnitude of cores and loopback, so that a choice moves few bytes and recomputes
+// only for memory; of a measured host see Note [Machine of cores].
+Machine machine_of_rank_on_cores(double cores);
+
 // Throws ConfigError, with `what` in front, unless a known machine of such a device has this name.
 void check_like(const std::string& what, const std::string& name, const std::string& device);
 

@@ -140,71 +140,77 @@ std::unique_ptr<Pass> make_pass(torch::nn::Module& model, const RehearsedBatch& 
   return std::make_unique<TransformerPass>(*transformer, given.batch);
 }
 
-}  // namespace
-
-Trace rehearse(const RehearsedModel& subject, const RehearsedBatch& given) {
+void refuse_what_cannot_be_rehearsed(const RehearsedModel& subject) {
   require<ConfigError>(!subject.options.cpu_offload,
                        "a step whose slices are in host memory (strategy.cpu_offload) cannot be "
                        "rehearsed; leave cpu_offload out, or the machine");
-  const c10::Device device(c10::kMeta);
-  const nn::NothingRandom nothing_random;
-
   require<ConfigError>(
       !subject.on_cpu || !subject.options.frozen.compute,
       "products in 8 bits (strategy.frozen.compute) are only emulated on the CPU, and "
       "a step with them is not rehearsed there; leave frozen.compute out");
+}
+
+// The passes of an update, of an engine that knows the order of its units: their steps, and what is
+// held meanwhile.
+void trace_update(shard::Engine& engine, Pass& pass, Recorder& recorder, DeviceMemory& memory,
+                  Trace& trace) {
+  const int num_units = static_cast<int>(engine.plan().units.size());
+  engine.add_observer(&recorder);
+  recorder.set_memory(&memory);
+  engine.reset_memory_peaks();
+  memory.reset_peak();
+  trace.memory.before = memory.live();
+  if (trace.passes > 1) {
+    engine.set_gradient_sync(false);
+    recorder.begin();
+    pass.run({});
+    trace.earlier = recorder.take();
+    engine.set_gradient_sync(true);
+  }
+  // Also what the passes before it have left, which are sums of gradients.
+  const std::vector<std::int64_t> there = memory.by_owner(num_units);
+  recorder.begin();
+  pass.run([&] { trace.memory.kept_by_unit = memory.by_owner(num_units); });
+  trace.steps = recorder.take();
+  std::vector<std::int64_t>& kept = trace.memory.kept_by_unit;
+  std::transform(kept.begin(), kept.end(), there.begin(), kept.begin(), std::minus<>());
+  trace.memory.kept_outside = kept.back();
+  kept.pop_back();
+  trace.memory.peak = memory.peak();
+  trace.memory.host_peak = memory.host_peak();
+  trace.memory.pool_peak = engine.memory().pool_peak;
+  trace.memory.gradient_pool_peak = engine.memory().gradient_pool_peak;
+  engine.remove_observer(&recorder);
+  recorder.set_memory(nullptr);
+}
+
+}  // namespace
+
+Trace rehearse(const RehearsedModel& subject, const RehearsedBatch& given) {
+  refuse_what_cannot_be_rehearsed(subject);
+  const nn::NothingRandom nothing_random;
   Recorder recorder(subject.on_cpu);
   recorder.set_spans(spans_of(given.batch));
   MetaDevice meta(recorder, subject.on_cpu ? 1 : 512);  // as CUDA's allocator rounds
   const kernels::RehearsalScope rehearsing(recorder);
   const OnMeta on_meta(*subject.model);
   shard::ShardOptions options = subject.options;
-  options.world = comm::World::fake(0, subject.world_size, device, recorder.collectives());
+  options.world =
+      comm::World::fake(0, subject.world_size, c10::Device(c10::kMeta), recorder.collectives());
   Trace trace;
   trace.passes = options.passes_per_update;
-  {
-    const auto engine = shard::fully_shard(subject.model, subject.policy, options);
-    recorder.set_units(engine->plan());
-    const std::unique_ptr<Pass> pass = make_pass(*subject.model, given);
-    pass->run({});  // the engine learns the order
-    engine->clear_gradients();
-    pass->prepare_next();
-
-    DeviceMemory& memory = meta.memory();
-    const int num_units = static_cast<int>(engine->plan().units.size());
-    engine->add_observer(&recorder);
-    recorder.set_memory(&memory);
-    engine->reset_memory_peaks();
-    memory.reset_peak();
-    trace.memory.before = memory.live();
-    if (trace.passes > 1) {
-      engine->set_gradient_sync(false);
-      recorder.begin();
-      pass->run({});
-      trace.earlier = recorder.take();
-      engine->set_gradient_sync(true);
-    }
-    // Also what the passes before it have left, which are sums of gradients.
-    const std::vector<std::int64_t> there = memory.by_owner(num_units);
-    recorder.begin();
-    pass->run([&] { trace.memory.kept_by_unit = memory.by_owner(num_units); });
-    trace.steps = recorder.take();
-    std::vector<std::int64_t>& kept = trace.memory.kept_by_unit;
-    std::transform(kept.begin(), kept.end(), there.begin(), kept.begin(), std::minus<>());
-    trace.memory.kept_outside = kept.back();
-    kept.pop_back();
-    trace.memory.peak = memory.peak();
-    trace.memory.host_peak = memory.host_peak();
-    trace.memory.pool_peak = engine->memory().pool_peak;
-    trace.memory.gradient_pool_peak = engine->memory().gradient_pool_peak;
-    for (const shard::FlatGroup* group : engine->active_groups())
-      trace.gradient_numel += group->plan().layout.slice_numel();
-    engine->remove_observer(&recorder);
-    recorder.set_memory(nullptr);
-    engine->clear_gradients();
-  }
   trace.tokens = given.batch.num_tokens();
   trace.images = given.batch.num_images();
+  const auto engine = shard::fully_shard(subject.model, subject.policy, options);
+  recorder.set_units(engine->plan());
+  const std::unique_ptr<Pass> pass = make_pass(*subject.model, given);
+  pass->run({});  // the engine learns the order
+  engine->clear_gradients();
+  pass->prepare_next();
+  trace_update(*engine, *pass, recorder, meta.memory(), trace);
+  for (const shard::FlatGroup* group : engine->active_groups())
+    trace.gradient_numel += group->plan().layout.slice_numel();
+  engine->clear_gradients();
   return trace;
 }
 

@@ -54,12 +54,7 @@ bool computes_where_hooks_do(const at::Tensor& leaf) {
 }  // namespace
 
 GroupGradient::GroupGradient(FlatGroup& group, Context& context, const comm::Mesh& mesh)
-    : group_(group),
-      context_(context),
-      mesh_(mesh),
-      filled_(group.plan().parameters.size(), false),
-      given_(filled_),
-      arrived_(filled_) {}
+    : group_(group), context_(context), mesh_(mesh), parts_(group.plan().parameters.size()) {}
 
 void GroupGradient::enter(GradientState next) {
   require<ShardError>(may_follow(state_, next), "the gradient of '", group_.name(), "' is ",
@@ -70,7 +65,7 @@ void GroupGradient::enter(GradientState next) {
 
 void GroupGradient::set_listener(GradientListener* listener) {
   listener_ = listener;
-  for (std::size_t i = 0; i < arrived_.size(); ++i) {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
     torch::autograd::impl::set_post_acc_grad_hooks(
         group_.leaf(i), listener ? std::make_unique<GradientHook>(*listener, group_, i) : nullptr);
     nn::set_gradient_place(group_.leaf(i), listener ? this : nullptr, i);
@@ -136,15 +131,13 @@ void GroupGradient::close_buffer() {
     context_.gradient_pool.give_back(std::move(pooled_), context_.forecast->gradient_buffer_ahead(
                                                              group_.plan().gradient_bytes()));
   pooled_ = at::Tensor();
-  filled_.assign(filled_.size(), false);
-  given_.assign(given_.size(), false);
+  for (Part& part : parts_) part.filled = part.given = false;
 }
 
 // ---- from autograd into the buffer ----
 
 void GroupGradient::begin_backward() {
-  arrived_.assign(arrived_.size(), false);
-  given_.assign(given_.size(), false);  // by a pass that broke before they arrived
+  for (Part& part : parts_) part.arrived = part.given = false;  // of a pass that broke, perhaps
   num_arrived_ = 0;
 }
 
@@ -156,9 +149,10 @@ bool GroupGradient::accumulate(std::size_t index) {
   // A second arrival in one backward (a recomputed unit that ran twice) must not write into what is
   // being reduced.
   finish_reduce();
+  Part& part = parts_[index];
   if (take_over(gradient)) {
     gradient.reset();
-    filled_[index] = arrived_[index] = true;
+    part.filled = part.arrived = true;
     num_arrived_ = 1;
     enter(GradientState::collecting);
     return true;
@@ -167,20 +161,20 @@ bool GroupGradient::accumulate(std::size_t index) {
   const at::Tensor place = place_of(index);
   const bool lies_there = gradient.const_data_ptr() == place.const_data_ptr();
   // See Note [Wide places]: what it is now cannot be told from its values.
-  require(!given_[index] || lies_there || gradient.scalar_type() == place.scalar_type(),
+  require(!part.given || lies_there || gradient.scalar_type() == place.scalar_type(),
           "the gradient of '", group_.parameter(index).name,
           "' was changed behind the product that had written it to its place; this is a mistake of "
           "floe's: please report it");
-  if (filled_[index])
+  if (part.filled)
     place.add_(gradient);
   else if (!lies_there)
     place.copy_(gradient);
   gradient.reset();
-  given_[index] = false;
-  filled_[index] = true;
+  part.given = false;
+  part.filled = true;
   enter(GradientState::collecting);
-  if (arrived_[index]) return false;
-  arrived_[index] = true;
+  if (part.arrived) return false;
+  part.arrived = true;
   num_arrived_ += 1;
   return complete();
 }
@@ -203,13 +197,13 @@ bool GroupGradient::takes(at::ScalarType dtype) const {
 at::Tensor GroupGradient::take_place(std::size_t index, at::ScalarType dtype) {
   const at::Tensor& leaf = group_.leaf(index);
   const bool wide = dtype != group_.plan().reduce_dtype;
-  if (!takes(dtype) || filled_[index] || reducing() || takes_over(dtype) ||
+  if (!takes(dtype) || parts_[index].filled || reducing() || takes_over(dtype) ||
       (wide && leaf.scalar_type() != dtype) || !computes_where_hooks_do(leaf) ||
       !nn::gets_one_gradient(leaf, /*held=*/1))  // by the group
     return {};
   listener_->before_gradient(group_);
   open_buffer();
-  given_[index] = true;
+  parts_[index].given = true;
   return place_of(index);
 }
 
@@ -227,9 +221,9 @@ void GroupGradient::begin_reduce(bool over_copies) {
   const PlannedGroup& plan = group_.plan();
   const bool arrived = has_unreduced();
   if (arrived) {
-    for (std::size_t i = 0; i < filled_.size(); ++i)
-      if (!filled_[i]) buffer_.narrow(0, plan.layout.offset(i), plan.layout.numel(i)).zero_();
-    filled_.assign(filled_.size(), true);
+    for (std::size_t i = 0; i < parts_.size(); ++i)
+      if (!std::exchange(parts_[i].filled, true))
+        buffer_.narrow(0, plan.layout.offset(i), plan.layout.numel(i)).zero_();
     if (context_.measure_gradients)
       context_.gradient_norms.push_back(at::linalg_vector_norm(buffer_, 2, std::nullopt, false,
                                                                at::toOpMathType(plan.reduce_dtype))
@@ -240,70 +234,74 @@ void GroupGradient::begin_reduce(bool over_copies) {
   if (!scatters && !averages && buffer_is_slice()) return enter(GradientState::local);
 
   enter(GradientState::reducing);
-  adds_slice_ = averages && slice_partial_ && arrived;
-  takes_place_ = averages && (slice_partial_ || !arrived);
+  reduction_.adds_slice = averages && slice_partial_ && arrived;
+  reduction_.takes_place = averages && (slice_partial_ || !arrived);
   slice_partial_ = plan.replicas > 1 && !averages;
   if (scatters) {
     context_.collectives.add("reduce-scatter", group_.id(), plan.name, plan.gradient_bytes());
     context_.emit(Event::Kind::reduce, "", plan.name, buffer_);
     const bool straight =
         !slice_.defined() && plan.reduce_dtype == plan.storage_dtype && !slice_in_host();
-    result_ = straight ? slice_memory() : at::empty({plan.layout.slice_numel()}, buffer_.options());
-    if (straight) slice_ = result_;
+    reduction_.result =
+        straight ? slice_memory() : at::empty({plan.layout.slice_numel()}, buffer_.options());
+    if (straight) slice_ = reduction_.result;
   } else if (arrived || buffer_is_slice()) {
-    result_ = buffer_;
+    reduction_.result = buffer_;
   } else {  // the last pass left nothing here: what the copies are summed of is the slice
-    result_ = slice().to(context_.device, plan.reduce_dtype);
+    reduction_.result = slice().to(context_.device, plan.reduce_dtype);
   }
   if (averages)  // here, and not when it is issued, since all ranks are here in the same order
     context_.collectives.add("all-reduce", group_.id(), plan.name,
-                             static_cast<std::int64_t>(result_.nbytes()));
+                             static_cast<std::int64_t>(reduction_.result.nbytes()));
   if (scatters)
-    scatter_ = context_.side.run([&] {
-      return mesh_.shard->reduce_scatter(result_, buffer_, comm::Reduce::average, plan.name);
+    reduction_.scatter = context_.side.run([&] {
+      return mesh_.shard->reduce_scatter(reduction_.result, buffer_, comm::Reduce::average,
+                                         plan.name);
     });
   // An accelerator's stream waits for the first half; on the CPU somebody has to.
-  average_due_ = averages && scatters && kernels::acts_as_cpu(context_.device);
-  if (averages && !average_due_) begin_average();
+  reduction_.average_due = averages && scatters && kernels::acts_as_cpu(context_.device);
+  if (averages && !reduction_.average_due) begin_average();
   if (!averages && !scatters) end_reduce();
 }
 
 void GroupGradient::begin_average() {
-  average_due_ = false;
+  reduction_.average_due = false;
   context_.emit(group_.plan().shard_size > 1 ? Event::Kind::replicate : Event::Kind::reduce, "",
-                group_.name(), result_);
-  if (adds_slice_) land();
-  average_ = context_.between.run_after(scatter_, [&] {
-    if (adds_slice_) result_.add_(slice_.to(result_.device(), /*non_blocking=*/true));
-    return mesh_.replicate->all_reduce(result_, comm::Reduce::average, group_.name());
+                group_.name(), reduction_.result);
+  if (reduction_.adds_slice) land();
+  reduction_.average = context_.between.run_after(reduction_.scatter, [&] {
+    if (reduction_.adds_slice)
+      reduction_.result.add_(slice_.to(reduction_.result.device(), /*non_blocking=*/true));
+    return mesh_.replicate->all_reduce(reduction_.result, comm::Reduce::average, group_.name());
   });
 }
 
 bool GroupGradient::buffer_is_free() const {
-  return scatter_.pending() ? scatter_.done() : average_.done();
+  return reduction_.scatter.pending() ? reduction_.scatter.done() : reduction_.average.done();
 }
 
 void GroupGradient::finish_scatter() {
-  if (!scatter_.pending()) {
+  if (!reduction_.scatter.pending()) {
     if (holds_buffer()) finish_average();
     if (buffer_leaves_) let_go_of_buffer();
     return;
   }
-  const bool average_due = std::exchange(average_due_, false);  // not where this half has failed
-  wait_for(scatter_);
+  const bool average_due =
+      std::exchange(reduction_.average_due, false);  // not where this half has failed
+  wait_for(reduction_.scatter);
   close_buffer();
   if (average_due) begin_average();
-  if (!average_.pending()) end_reduce();
+  if (!reduction_.average.pending()) end_reduce();
 }
 
 void GroupGradient::finish_average() {
-  if (!average_.pending()) return;
-  wait_for(average_);
+  if (!reduction_.average.pending()) return;
+  wait_for(reduction_.average);
   end_reduce();
 }
 
 void GroupGradient::finish_reduce() {
-  if (scatter_.pending()) finish_scatter();
+  if (reduction_.scatter.pending()) finish_scatter();
   finish_average();
   if (buffer_leaves_) let_go_of_buffer();
 }
@@ -317,7 +315,7 @@ void GroupGradient::wait_for(SideOp& op) {
 void GroupGradient::end_reduce() {
   const at::AutoGradMode grad_off(false);
   take_result();
-  result_ = at::Tensor();
+  reduction_ = {};
   if (!buffer_leaves_) let_go_of_buffer();
 }
 
@@ -327,11 +325,11 @@ void GroupGradient::let_go_of_buffer() {
 }
 
 void GroupGradient::take_result() {
-  const bool first = !slice_.defined() || takes_place_;
-  if (slice_.defined() && slice_.is_alias_of(result_)) return;
+  const bool first = !slice_.defined() || reduction_.takes_place;
+  if (slice_.defined() && slice_.is_alias_of(reduction_.result)) return;
   if (slice_in_host()) {  // behind what else computes; whoever reads the slice waits for it
     land();
-    const at::Tensor values = result_.to(group_.slice().scalar_type());
+    const at::Tensor values = reduction_.result.to(group_.slice().scalar_type());
     const at::Tensor host = at::empty(values.sizes(), group_.slice().options().pinned_memory(true));
     flight_ = context_.moves.run([&]() -> comm::Work {
       host.copy_(values, /*non_blocking=*/true);
@@ -341,12 +339,12 @@ void GroupGradient::take_result() {
     buffer_leaves_ = pooled_.defined() && values.is_alias_of(pooled_);
     (first ? slice_ : landing_) = host;
   } else if (!first) {
-    slice_.add_(result_);
+    slice_.add_(reduction_.result);
   } else if (context_.gradients_stay) {
     slice_ = slice_memory();
-    slice_.copy_(result_);
+    slice_.copy_(reduction_.result);
   } else {
-    slice_ = result_.to(group_.slice().scalar_type());
+    slice_ = reduction_.result.to(group_.slice().scalar_type());
     if (pooled_.defined() && slice_.is_alias_of(pooled_)) slice_ = slice_.clone();
   }
 }
@@ -373,15 +371,14 @@ void GroupGradient::forget_slice() {
 }
 
 void GroupGradient::reset() noexcept {
-  average_due_ = false;
-  for (SideOp* op : {&scatter_, &average_}) try {
+  for (SideOp* op : {&reduction_.scatter, &reduction_.average}) try {
       op->wait();
     } catch (const std::exception& e) {
       log::debug("given up: ", e.what());
     }
   close_buffer();
   forget_slice();
-  result_ = at::Tensor();
+  reduction_ = {};
   state_ = GradientState::none;
 }
 
@@ -396,7 +393,7 @@ void GroupGradient::restore(GradientState state) {
   slice_partial_ = state == GradientState::partial;
   if (state == GradientState::local) {  // what arrives next is added to it
     buffer_ = slice_;
-    filled_.assign(filled_.size(), true);
+    for (Part& part : parts_) part.filled = true;
   }
   enter(state);
 }

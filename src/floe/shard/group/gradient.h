@@ -70,7 +70,7 @@ class GroupGradient final : public nn::GradientPlaces {
   bool takes(at::ScalarType dtype) const override;
   at::Tensor take_place(std::size_t index, at::ScalarType dtype) override;
   // Every parameter has received its gradient in this backward.
-  bool complete() const { return num_arrived_ == arrived_.size(); }
+  bool complete() const { return num_arrived_ == parts_.size(); }
   // Something arrived since the last reduction.
   bool has_unreduced() const { return state_ == GradientState::collecting; }
   // Something is not summed over all ranks that it is to be summed over.
@@ -102,6 +102,21 @@ class GroupGradient final : public nn::GradientPlaces {
   void restore(GradientState state);
 
  private:
+  // A parameter's part of the buffer.
+  struct Part {
+    bool filled = false;   // it has a value
+    bool given = false;    // a product was given this place, and its gradient has not arrived since
+    bool arrived = false;  // a gradient has, in this backward
+  };
+  // One that is under way.
+  struct Reduction {
+    at::Tensor result;
+    SideOp scatter, average;   // its halves
+    bool average_due = false;  // the second half is to be issued when the first is over
+    bool adds_slice = false;   // ... with what the slice has from earlier passes added
+    bool takes_place = false;  // the result has all that the slice had
+  };
+
   void enter(GradientState next);
   // The buffer is the slice: nothing is sliced, dtypes agree.
   bool in_place() const;
@@ -137,22 +152,16 @@ class GroupGradient final : public nn::GradientPlaces {
 
   GradientListener* listener_ = nullptr;
   GradientState state_ = GradientState::none;
-  at::Tensor slice_;            // [slice_numel], storage dtype
-  at::Tensor kept_memory_;      // the slice's, where gradients stay in place
-  at::Tensor buffer_;           // [padded], reduce dtype
-  at::Tensor pooled_;           // the memory of `buffer_`, where it is from the gradient pool
-  at::Tensor result_;           // the reduction's
-  SideOp scatter_, average_;    // its halves, while they are under way
-  bool average_due_ = false;    // the second half is to be issued when the first is over
-  bool adds_slice_ = false;     // ... with what the slice has from earlier passes added
-  bool takes_place_ = false;    // the result has all that the slice had
+  at::Tensor slice_;        // [slice_numel], storage dtype
+  at::Tensor kept_memory_;  // the slice's, where gradients stay in place
+  at::Tensor buffer_;       // [padded], reduce dtype
+  at::Tensor pooled_;       // the memory of `buffer_`, where it is from the gradient pool
+  Reduction reduction_;
   bool slice_partial_ = false;  // the slice has, or gets, sums that leave copies out
   mutable SideOp flight_;       // of a copy into host memory: of the slice, or of ...
   mutable at::Tensor landing_;  // ... what is to be added to it
   bool buffer_leaves_ = false;  // it copies from `pooled_`
-  std::vector<bool> filled_;    // which parameters have a value in `buffer_`
-  std::vector<bool> given_;     // ... were given their place in it, and have not arrived since
-  std::vector<bool> arrived_;   // ... received one in this backward
+  std::vector<Part> parts_;     // of `buffer_`, by parameter
   std::size_t num_arrived_ = 0;
 };
 

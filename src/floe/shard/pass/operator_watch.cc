@@ -63,12 +63,12 @@ void OperatorWatch::touch(const at::RecordFunction& function) {
   if (touched.empty()) return;
   for (const std::size_t id : touched) {
     if (std::find(gathered_.begin(), gathered_.end(), id) != gathered_.end()) continue;
-    units_[id]->gather(~std::uint64_t{0});
+    units_[id]->gather(units_[id]->all_groups());
     gathered_.push_back(id);
   }
   std::erase_if(gathered_, [&](std::size_t id) {
     if (std::find(touched.begin(), touched.end(), id) != touched.end()) return false;
-    units_[id]->drop(~std::uint64_t{0});
+    units_[id]->drop(units_[id]->all_groups());
     return true;
   });
 }
@@ -90,7 +90,7 @@ void OperatorWatch::find(const at::Tensor& tensor, std::vector<std::size_t>& tou
 }
 
 void OperatorWatch::release_all() {
-  for (const std::size_t id : gathered_) units_[id]->drop(~std::uint64_t{0});
+  for (const std::size_t id : gathered_) units_[id]->drop(units_[id]->all_groups());
   gathered_.clear();
 }
 

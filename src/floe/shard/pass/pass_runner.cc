@@ -71,7 +71,7 @@ bool PassRunner::any_call_waits() const {
 
 // ---- around a unit's calls ----
 
-void PassRunner::enter_unit(Unit& unit, Step::Kind kind, std::uint64_t groups) {
+void PassRunner::enter_unit(Unit& unit, Step::Kind kind, GroupMask groups) {
   const auto pass = at::GradMode::is_enabled() || kind == Step::Kind::backward
                         ? Schedule::PassKind::train
                         : Schedule::PassKind::evaluate;
@@ -98,7 +98,7 @@ void PassRunner::enter_unit(Unit& unit, Step::Kind kind, std::uint64_t groups) {
 
 void PassRunner::exit_unit(Unit& unit) {
   context_.emit(Event::Kind::end_forward, unit.label(), "", 0);
-  schedule_.record({unit.id(), Step::Kind::leave, 0});
+  schedule_.record({unit.id(), Step::Kind::leave, {}});
   forward_depth_ -= 1;
   if (forward_depth_ > 0 || context_.phase == PassPhase::backward) return;
   autocast_.reset();
@@ -155,7 +155,7 @@ void PassRunner::prefetch() {
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < unit.groups().size(); ++i) {
       const FlatGroup& group = *unit.groups()[i];
-      if (!(step->groups >> i & 1) || group.plan().in_place()) continue;
+      if (!step->groups.has(i) || group.plan().in_place()) continue;
       in_use = in_use && group.held();
       if (group.state() == GroupState::sliced)
         bytes += group.plan().gathered_bytes() + group.plan().staging_bytes();
@@ -163,7 +163,7 @@ void PassRunner::prefetch() {
     if (in_use) continue;
     if (bytes > 0 && !context_.pool.has_room(bytes)) return;
     for (std::size_t i = 0; i < unit.groups().size(); ++i)
-      if (step->groups >> i & 1) unit.groups()[i]->begin_gather(unit.label(), /*ahead=*/true);
+      if (step->groups.has(i)) unit.groups()[i]->begin_gather(unit.label(), /*ahead=*/true);
     depth += 1;
   }
 }
@@ -174,8 +174,7 @@ bool PassRunner::next_is_backward_of(const Unit& unit) const {
     if (step->unit == unit.id()) return step->kind == Step::Kind::backward;
     const auto& groups = units_[step->unit]->groups();
     for (std::size_t i = 0; i < groups.size(); ++i)
-      if (step->groups >> i & 1 && !groups[i]->plan().in_place() && !groups[i]->held())
-        return false;
+      if (step->groups.has(i) && !groups[i]->plan().in_place() && !groups[i]->held()) return false;
   }
   return false;
 }

@@ -12,6 +12,7 @@
 #include "floe/shard/group/pool.h"
 #include "floe/shard/options.h"
 #include "floe/shard/pass/schedule.h"
+#include "floe/shard/plan/mask.h"
 #include "floe/shard/plan/plan.h"
 
 namespace floe::shard {
@@ -55,8 +56,8 @@ class PassRunner final : public BufferForecast, public GradientListener {
   bool owners_wait() const { return owners_wait_; }
 
   // ---- what units report, on their way ----
-  // Before a forward or backward; its groups (by position) are gathered when this returns.
-  void enter_unit(Unit& unit, Step::Kind kind, std::uint64_t groups);
+  // Before a forward or backward; these of its groups are gathered when this returns.
+  void enter_unit(Unit& unit, Step::Kind kind, GroupMask groups);
   // After a forward; the unit has dropped what it need not keep.
   void exit_unit(Unit& unit);
   // Something of a backward begins; the first call of one does something.

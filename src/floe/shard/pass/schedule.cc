@@ -57,22 +57,22 @@ std::vector<Step> forward_steps(const Schedule& schedule, const ShardPlan& plan)
 
   std::vector<Step> steps;
   std::vector<std::size_t> open;
-  const auto all = [&](std::size_t u) {
-    const auto n = plan.units[u].groups.size();
-    return n == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
+  const auto enter = [&](std::size_t u) {
+    steps.push_back({u, Step::Kind::forward, GroupMask::all(plan.units[u].groups.size())});
   };
+  const auto leave = [&](std::size_t u) { steps.push_back({u, Step::Kind::leave, {}}); };
   const std::size_t root = plan.units.size() - 1;
-  steps.push_back({root, Step::Kind::forward, all(root)});
+  enter(root);
   for (std::size_t u = 0; u < root; ++u) {
     while (!open.empty() && !plan.units[u].name.starts_with(plan.units[open.back()].name + ".")) {
-      steps.push_back({open.back(), Step::Kind::leave, 0});
+      leave(open.back());
       open.pop_back();
     }
-    steps.push_back({u, Step::Kind::forward, all(u)});
+    enter(u);
     open.push_back(u);
   }
-  for (; !open.empty(); open.pop_back()) steps.push_back({open.back(), Step::Kind::leave, 0});
-  steps.push_back({root, Step::Kind::leave, 0});
+  for (; !open.empty(); open.pop_back()) leave(open.back());
+  leave(root);
   return steps;
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "floe/shard/plan/mask.h"
 #include "floe/shard/plan/plan.h"
 
 namespace floe::shard {
@@ -22,7 +23,7 @@ struct Step {
   enum class Kind : std::uint8_t { forward, backward, leave };
   std::size_t unit = 0;
   Kind kind = Kind::forward;
-  std::uint64_t groups = ~std::uint64_t{0};  // which of the unit's groups are needed, by position
+  GroupMask groups;  // which of the unit's are needed; of `leave` none
 
   bool operator==(const Step&) const = default;
 };

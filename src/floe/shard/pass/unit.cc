@@ -88,25 +88,24 @@ class Unit::Call final : public CallEvents {
 
   bool has_input_node = false;
 
-  void expect_backward(std::uint64_t needed) { needed_ = needed; }
-  void keep(std::uint64_t groups) { held_ = groups; }
+  void expect_backward(GroupMask needed) { needed_ = needed; }
+  void keep(GroupMask groups) { held_ = groups; }
 
   void before_backward() override {
     if (!unit_) return;
     unit_->runner_.enter_backward();
     // What is held from forward needs no second hold.
-    const std::uint64_t more = needed_ & ~held_;
-    held_ |= needed_;
+    const GroupMask held_twice = needed_ & held_;
+    held_ = needed_ | held_;
     in_backward_ = true;
     unit_->runner_.enter_unit(*unit_, Step::Kind::backward, needed_);
-    for (std::size_t i = 0; i < unit_->groups_.size(); ++i)
-      if ((needed_ & ~more) >> i & 1) unit_->groups_[i]->drop(unit_->label_);
+    unit_->drop(held_twice);
   }
   void after_backward() override { close(); }
 
   void close() {
     if (!unit_) return;
-    if (held_) unit_->drop(std::exchange(held_, 0));
+    if (!held_.empty()) unit_->drop(std::exchange(held_, {}));
     if (std::exchange(in_backward_, false))
       unit_->runner_.context().emit(Event::Kind::end_backward, unit_->label_, "", 0);
   }
@@ -114,8 +113,8 @@ class Unit::Call final : public CallEvents {
 
  private:
   Unit* unit_;
-  std::uint64_t needed_ = 0;  // in backward
-  std::uint64_t held_ = 0;    // now
+  GroupMask needed_;  // in backward
+  GroupMask held_;    // now
   bool in_backward_ = false;
 };
 
@@ -136,30 +135,26 @@ Unit::~Unit() {
   for (const auto& call : running_) call->forget_unit();
 }
 
-std::uint64_t Unit::all_groups() const {
-  return groups_.size() == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << groups_.size()) - 1;
-}
-
-std::uint64_t Unit::saved_groups() const {
-  std::uint64_t saved = 0;
+GroupMask Unit::saved_groups() const {
+  GroupMask saved;
   for (std::size_t i = 0; i < groups_.size(); ++i)
-    if (groups_[i]->is_saved()) saved |= std::uint64_t{1} << i;
+    if (groups_[i]->is_saved()) saved.add(i);
   return saved;
 }
 
-void Unit::gather(std::uint64_t groups) {
+void Unit::gather(GroupMask groups) {
   for (std::size_t i = 0; i < groups_.size(); ++i)
-    if (groups >> i & 1) {
+    if (groups.has(i)) {
       groups_[i]->hold();
       groups_[i]->begin_gather(label_, /*ahead=*/false);
     }
   for (std::size_t i = 0; i < groups_.size(); ++i)
-    if (groups >> i & 1) groups_[i]->finish_gather(label_);
+    if (groups.has(i)) groups_[i]->finish_gather(label_);
 }
 
-void Unit::drop(std::uint64_t groups) {
+void Unit::drop(GroupMask groups) {
   for (std::size_t i = 0; i < groups_.size(); ++i)
-    if (groups >> i & 1) groups_[i]->drop(label_);
+    if (groups.has(i)) groups_[i]->drop(label_);
 }
 
 void Unit::cast(nn::TensorRefs& inputs) const {
@@ -183,24 +178,24 @@ void Unit::after_forward(nn::TensorRefs& outputs) {
   const std::shared_ptr<Call> call = std::move(running_.back());
   running_.pop_back();
 
-  std::uint64_t kept = 0;
+  GroupMask kept;
   if (at::GradMode::is_enabled() && attach_node(Side::output, outputs, call)) {
-    const std::uint64_t needed = plan_.recomputes ? all_groups() : saved_groups();
+    const GroupMask needed = plan_.recomputes ? all_groups() : saved_groups();
     call->expect_backward(needed);
     std::erase_if(waiting_, [](const auto& weak) { return weak.expired(); });
     waiting_.push_back(call);
     const bool backward_is_next = nn::recomputing() || runner_.next_is_backward_of(*this);
     for (std::size_t i = 0; i < groups_.size(); ++i)
-      if (needed >> i & 1 && !groups_[i]->plan().in_place() &&
+      if (needed.has(i) && !groups_[i]->plan().in_place() &&
           (backward_is_next || groups_[i]->plan().keep_until_backward())) {
-        kept |= std::uint64_t{1} << i;
+        kept.add(i);
         runner_.context().emit(Event::Kind::keep, label_, groups_[i]->name(),
                                groups_[i]->plan().gathered_bytes());
       }
     call->keep(kept);
   }
   for (std::size_t i = 0; i < groups_.size(); ++i)
-    if (!(kept >> i & 1)) groups_[i]->drop(label_, runner_.used_again(*groups_[i]));
+    if (!kept.has(i)) groups_[i]->drop(label_, runner_.used_again(*groups_[i]));
   runner_.exit_unit(*this);
 }
 

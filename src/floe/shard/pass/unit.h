@@ -14,6 +14,7 @@
 
 #include "floe/nn/boundary.h"
 #include "floe/shard/group/flat_group.h"
+#include "floe/shard/plan/mask.h"
 #include "floe/shard/plan/plan.h"
 
 namespace floe::shard {
@@ -28,14 +29,15 @@ class Unit final : public nn::Boundary {
   std::size_t id() const { return id_; }
   const PlannedUnit& plan() const { return plan_; }
   const std::vector<FlatGroup*>& groups() const { return groups_; }
+  GroupMask all_groups() const { return GroupMask::all(groups_.size()); }
   const std::string& label() const { return label_; }
 
   void before_forward(nn::TensorRefs& inputs) override;
   void after_forward(nn::TensorRefs& outputs) override;
 
-  // Gathers these groups (by position) and holds them.
-  void gather(std::uint64_t groups);
-  void drop(std::uint64_t groups);
+  // Gathers these groups and holds them.
+  void gather(GroupMask groups);
+  void drop(GroupMask groups);
   // A trainable group of this unit has all its gradients: where nothing else is left to
   // differentiate (no input needs a gradient, no inner unit), the call's backward is over.
   void on_group_complete();
@@ -49,9 +51,8 @@ class Unit final : public nn::Boundary {
  private:
   class Call;
 
-  std::uint64_t all_groups() const;
   // Those that autograd has saved something of (see Note [Who needs the parameters in backward]).
-  std::uint64_t saved_groups() const;
+  GroupMask saved_groups() const;
   void cast(nn::TensorRefs& inputs) const;
 
   std::size_t id_;

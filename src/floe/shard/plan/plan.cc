@@ -172,6 +172,13 @@ MovedBytes ShardPlan::moved() const {
   return moved;
 }
 
+std::string ShardPlan::names_of(SetMask chosen, const char* between) const {
+  std::vector<std::string> names;
+  for (std::size_t set = 0; set < sets.size(); ++set)
+    if (chosen.has(set)) names.push_back(sets[set].name);
+  return join(names, between);
+}
+
 std::vector<std::string> ShardPlan::lines() const {
   std::vector<std::string> result{str("world of ", world_size, " ranks")};
   for (const ParameterSet& set : sets)
@@ -193,7 +200,7 @@ std::vector<std::string> ShardPlan::lines() const {
         result.push_back(str("parameter '", parameters[p].name, "' of shape [",
                              join(parameters[p].shape), "]",
                              parameters[p].trainable ? ", trainable" : ", frozen",
-                             sets.size() > 1 ? str(", in sets ", parameters[p].sets) : ""));
+                             sets.size() > 1 ? str(", in sets ", parameters[p].sets.bits()) : ""));
     }
   }
   return result;

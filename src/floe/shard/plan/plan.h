@@ -54,6 +54,7 @@
 #include "floe/shard/bytes.h"
 #include "floe/shard/options.h"
 #include "floe/shard/plan/layout.h"
+#include "floe/shard/plan/mask.h"
 
 namespace floe::shard {
 
@@ -67,7 +68,7 @@ struct PlannedParameter {
   std::vector<std::string> other_names;
   std::vector<std::int64_t> shape;
   std::int64_t numel = 0;
-  std::uint64_t sets = 0;               // bit s: set s trains it
+  SetMask sets;                         // that train it
   bool trainable = false;               // in some set
   c10::ScalarType dtype = c10::kFloat;  // before it was sharded
   bool used_twice = false;              // by several modules
@@ -77,7 +78,7 @@ struct PlannedParameter {
   at::Tensor tensor;
   const nn::Init* init = nullptr;
 
-  bool trains_in(std::size_t set) const { return sets >> set & 1; }
+  bool trains_in(std::size_t set) const { return sets.has(set); }
 };
 
 // Where a gathered group of codes has what, in bytes.
@@ -91,7 +92,7 @@ struct PlannedGroup {
   std::string name;                     // "layers.3 frozen"
   std::vector<std::size_t> units;       // that use it; the first is its home
   std::vector<std::size_t> parameters;  // in flat order
-  std::uint64_t sets = 0;               // bit s: set s trains it
+  SetMask sets;                         // that train it
   bool trainable = false;               // in some set: it has masters
   bool active = false;                  // in the set that trains now
   Rest rest = Rest::keep;  // what its masters do while it rests: keep if one of its sets keeps, ...
@@ -122,7 +123,7 @@ struct PlannedGroup {
   std::int64_t staging_bytes() const;   // beside the gathered values, until they are made
   std::int64_t slice_bytes() const;     // with the transposed codes that lie beside it
   std::int64_t gradient_bytes() const;  // the reduction's input; 0 for what does not train now
-  bool trains_in(std::size_t set) const { return sets >> set & 1; }
+  bool trains_in(std::size_t set) const { return sets.has(set); }
   // Whether masters and averages are off the device while it rests.
   bool leaves_device() const { return rest != Rest::keep && !offloaded; }
   // Resting, with its masters elsewhere: the slices have the dtype of rest.
@@ -190,6 +191,8 @@ struct ShardPlan {
   // The memory that gathered parameters may take: a unit, those around it and those gathered ahead,
   // the largest such neighbourhood of the model.
   std::int64_t pool_bytes() const;
+  // The names of these sets.
+  std::string names_of(SetMask chosen, const char* between) const;
   // One line per unit, group and parameter: what ranks must agree on.
   std::vector<std::string> lines() const;
 

@@ -10,6 +10,7 @@
 #include "floe/core/names.h"
 #include "floe/kernels/eight_bit/fp8_product.h"
 #include "floe/nn/module.h"
+#include "floe/shard/plan/mask.h"
 #include "floe/shard/plan/plan.h"
 
 namespace floe::shard {
@@ -123,8 +124,8 @@ class Planner {
       planned.shape = p.tensor.sizes().vec();
       planned.numel = p.tensor.numel();
       for (std::size_t set = 0; set < plan_.sets.size(); ++set)
-        if (trains(p, plan_.sets[set])) planned.sets |= std::uint64_t{1} << set;
-      planned.trainable = planned.sets != 0;
+        if (trains(p, plan_.sets[set])) planned.sets.add(set);
+      planned.trainable = !planned.sets.empty();
       planned.dtype = before_ ? before_->parameters[i].dtype : p.tensor.scalar_type();
       require<ConfigError>(!planned.trainable || at::isFloatingType(planned.dtype), "parameter '",
                            p.name, "' of dtype ", c10::toString(planned.dtype),
@@ -146,15 +147,14 @@ class Planner {
 
   // One set without a name, or those of the options; every pattern must match something.
   void choose_sets(const std::vector<nn::NamedParameter>& named) {
-    constexpr std::size_t kMostSets = 64;
     std::vector<std::string> names;
     for (const auto& p : named) {
       names.push_back(p.name);
       names.insert(names.end(), p.other_names.begin(), p.other_names.end());
     }
     plan_.sets = options_.sets;
-    require<ConfigError>(plan_.sets.size() <= kMostSets, "there are ", plan_.sets.size(),
-                         " sets of parameters; at most ", kMostSets, " are possible");
+    require<ConfigError>(plan_.sets.size() <= SetMask::kMost, "there are ", plan_.sets.size(),
+                         " sets of parameters; at most ", SetMask::kMost, " are possible");
     for (const ParameterSet& set : plan_.sets)
       require_matches(str("ShardOptions::sets: '", set.name, "'"), "parameter", set.patterns,
                       names);
@@ -351,15 +351,15 @@ class Planner {
   }
 
   // The mildest of the sets': masters that one of them wants to keep are kept.
-  Rest rest_of(std::uint64_t sets) const {
+  Rest rest_of(SetMask sets) const {
     Rest rest = Rest::drop;
     for (std::size_t set = 0; set < plan_.sets.size(); ++set)
-      if (sets >> set & 1) rest = std::min(rest, plan_.sets[set].rest);
+      if (sets.has(set)) rest = std::min(rest, plan_.sets[set].rest);
     return rest;
   }
 
   void make_groups() {
-    std::map<std::tuple<std::vector<std::size_t>, std::uint64_t, int, int, int, std::string_view>,
+    std::map<std::tuple<std::vector<std::size_t>, SetMask, int, int, int, std::string_view>,
              std::size_t>
         known;
     check_unit_strategies();
@@ -403,13 +403,9 @@ class Planner {
   }
 
   // "frozen", "trainable", or the sets: "a+b".
-  std::string kind_of(std::uint64_t sets) const {
-    if (sets == 0) return "frozen";
-    if (plan_.sets.size() == 1) return "trainable";
-    std::vector<std::string> names;
-    for (std::size_t set = 0; set < plan_.sets.size(); ++set)
-      if (sets >> set & 1) names.push_back(plan_.sets[set].name);
-    return join(names, "+");
+  std::string kind_of(SetMask sets) const {
+    if (sets.empty()) return "frozen";
+    return plan_.sets.size() == 1 ? "trainable" : plan_.names_of(sets, "+");
   }
 
   void check_unit_strategies() const {
@@ -506,9 +502,9 @@ class Planner {
 
   void check_units() const {
     for (const PlannedUnit& unit : plan_.units) {
-      constexpr std::size_t kMostGroups = 64;  // a step names them by bits
-      require<ConfigError>(unit.groups.size() <= kMostGroups, "unit '", unit.label(), "' has ",
-                           unit.groups.size(), " groups; at most ", kMostGroups, " are possible");
+      require<ConfigError>(unit.groups.size() <= GroupMask::kMost, "unit '", unit.label(), "' has ",
+                           unit.groups.size(), " groups; at most ", GroupMask::kMost,
+                           " are possible");
       // In any phase: what is in place while it rests may not be while it trains, and conversely.
       const bool must_gather =
           std::any_of(unit.groups.begin(), unit.groups.end(), [&](std::size_t g) {

@@ -10,7 +10,7 @@
 #include "floe/observe/diagnostics/memory_counter.h"
 #include "floe/observe/metrics/run_status.h"
 #include "floe/schema/value.h"
-#include "floe/train/step/loss_scale.h"
+#include "floe/train/step/precision.h"
 #include "floe/version.h"
 
 namespace floe::train {

@@ -1,6 +1,7 @@
-#include "floe/train/step/loss_scale.h"
+#include "floe/train/step/precision.h"
 
 #include "floe/strategy/strategy_options.h"
+#include "floe/train/step/loss_scale.h"
 
 namespace floe::train {
 namespace {
