@@ -15,9 +15,9 @@
 
 namespace {
 
-// The number of a standard stream that was closed before the start is that of the next file or socket
-// that is opened, and what is logged would be written into it. One takes its place that gives and
-// takes nothing: reading and writing fail as they do without it.
+// The number of a standard stream that was closed before the start is that of the next file or
+// socket that is opened, and what is logged would be written into it. One takes its place that
+// gives and takes nothing: reading and writing fail as they do without it.
 void fill_closed_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(stream, F_GETFD) == -1 && errno == EBADF)

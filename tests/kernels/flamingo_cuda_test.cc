@@ -112,8 +112,8 @@ INSTANTIATE_TEST_SUITE_P(Models, OnGpu,
                                           testing::Values(&kOneImageEach, &kEven),
                                           testing::Values(32, 64)));
 
-// Rounded up, as for recorded steps, with pages and padding that look at nothing next to each other.
-// Memory that nobody has written to has NaN in it here.
+// Rounded up, as for recorded steps, with pages and padding that look at nothing next to each
+// other. Memory that nobody has written to has NaN in it here.
 TEST(RoundedOnGpu, ReadsNothingThatNobodyWrote) {
   const std::vector<Page> pages{
       {37, 2, 3, {4, 20}}, {30, 0, 0, {}}, {36, 0, 0, {}}, {40, 1, 1, {0}}, {40, 1, 1, {3}}};

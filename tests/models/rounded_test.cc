@@ -107,8 +107,8 @@ TEST(Rounded, WithoutImagesAndWhenItFits) {
 }
 
 // The kernels of an accelerator are told the longest sequence for the longest span, which would not
-// follow from the size of the batch. Pages, and sequences of padding, that look at nothing or at the
-// zero image stand next to each other.
+// follow from the size of the batch. Pages, and sequences of padding, that look at nothing or at
+// the zero image stand next to each other.
 TEST(Rounded, NoSpanIsLongerThanTheLongestSequence) {
   const std::vector<Page> text{{40, 1, 1, {0}}, {30, 0, 0, {}}, {37, 0, 0, {}}},
       zero_image{{20, 0, 1, {0}}, {25, 0, 1, {0}}},

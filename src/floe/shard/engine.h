@@ -80,8 +80,8 @@ class Engine {
   std::size_t active_set() const;
   // Collective, between steps: from now on this set trains, and only it. No parameter moves; ranks
   // wait for each other only where something that stops training is stored in 8 bits from now on,
-  // for two numbers of each of its groups. State and masters of the set before leave the device first, then those of this one
-  // arrive. Gradients are forgotten.
+  // for two numbers of each of its groups. State and masters of the set before leave the device
+  // first, then those of this one arrive. Gradients are forgotten.
   void activate(std::size_t set);
   // Collective, between steps: the same for parameters by pattern, announced or not; returns the
   // set. A new set divides groups; those that change are laid out anew, one at a time. Masters of

@@ -71,8 +71,8 @@ std::string graphs_problem(const RunConfig& c) {
   return "";
 }
 
-// Keys that a language model alone does not read, such as freeze_lm_embeddings: its table trains with
-// the rest unless train.trainable says otherwise.
+// Keys that a language model alone does not read, such as freeze_lm_embeddings: its table trains
+// with the rest unless train.trainable says otherwise.
 std::string flamingo_keys_problem(const RunConfig& c) {
   using models::ModelConfig;
   if (c.model.type == ModelConfig::Type::flamingo) return "";

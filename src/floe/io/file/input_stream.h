@@ -20,9 +20,10 @@ class InputStream {
   virtual void finish() {}
 };
 
-// `where` is a path or "pipe:COMMAND"; gzip, bzip2, xz, zstd and lz4 are told by their content.
-// Throws DataError when there is no such file. Soon after `stop` becomes true, reading from a command
-// throws DataError instead of waiting for it, here and in read(). A command ends with the stream.
+// `where` is a path or "pipe:COMMAND"; gzip, bzip2, xz, zstd and lz4 are told by their
+// content. Throws DataError when there is no such file. Soon after `stop` becomes true,
+// reading from a command throws DataError instead of waiting for it, here and in read(). A
+// command ends with the stream.
 std::unique_ptr<InputStream> open_input(const std::string& where,
                                         const std::atomic<bool>* stop = nullptr);
 

@@ -91,8 +91,8 @@ Renames weight_names(const TensorSource& source, const WeightNaming& naming,
 // or of the file meta.pt that trainers put into a directory; null when there is none.
 pickle::Value state_value(const TensorSource& source, const std::string& key);
 
-// The tensors below `prefix` that are there and cannot be read, in words: "2 tensors cannot be read,
-// such as "w", which …". Empty when all can, and for sources that do not tell.
+// The tensors below `prefix` that are there and cannot be read, in words: "2 tensors cannot be
+// read, such as "w", which …". Empty when all can, and for sources that do not tell.
 std::string unreadable_in_words(const TensorSource& source, const std::string& prefix = "");
 
 // True for what a Trainer of Lightning saved.

@@ -9,8 +9,9 @@
 // next one fills. Where nothing is sliced and dtypes agree, the buffer is the gradient itself.
 // GradientState says which of these are held when.
 //
-// A slice in host memory is copied there behind backward. Where nothing is sliced the copy reads
-// the buffer itself: it then counts as being reduced, and what fills it next stands behind the copy.
+// A slice in host memory is copied there behind backward. Where nothing is sliced the copy
+// reads the buffer itself: it then counts as being reduced, and what fills it next stands
+// behind the copy.
 //
 // Note [Sums over copies]
 // Where ranks hold copies of a slice, the reduce-scatter is followed by an all-reduce between

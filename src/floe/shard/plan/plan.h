@@ -37,9 +37,10 @@
 //   - Whole on this rank: the slice is codes and scales already, so the parameters are views of it,
 //     always (GroupState::in_place); transposed codes lie beside it. Nothing is gathered or made.
 // Whether backward comes through is the plan's closed formula, over all sets: which one trains
-// changes no layout. Where the formula says no and backward comes all the same, nn::linear transposes for that
-// one product. A set that is added later (Engine::set_trainable) and trains such a matrix divides
-// its group as it does others in 8 bits: masters are read from the files again.
+// changes no layout. Where the formula says no and backward comes all the same, nn::linear
+// transposes for that one product. A set that is added later (Engine::set_trainable) and
+// trains such a matrix divides its group as it does others in 8 bits: masters are read from
+// the files again.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -392,8 +392,8 @@ class Planner {
     check_eight_bit();
   }
 
-  // A unit's matrices that are ever in 8 bits stand beside what else is frozen in it, or trains with
-  // them: what their name says of that.
+  // A unit's matrices that are ever in 8 bits stand beside what else is frozen in it, or trains
+  // with them: what their name says of that.
   const char* kind_of_matrices(const PlannedParameter& p, const PlannedGroup& group) const {
     const bool multiplies = options_.frozen.compute && p.multiplies;
     if (group.eight_bit_at_rest())

@@ -12,8 +12,8 @@ class RunFolder {
  public:
   // Collective. Makes the folder, locks it against a second run and lets this rank's log go to
   // logs/rank_R.log as well. With run.resume=never an earlier run that is there moves aside to
-  // NAME.1, NAME.2, …, unless it is of this job (Note [Started again]). Throws ConfigError when another run works in it or it cannot be written,
-  // Error when the disk fails.
+  // NAME.1, NAME.2, …, unless it is of this job (Note [Started again]). Throws ConfigError when
+  // another run works in it or it cannot be written, Error when the disk fails.
   RunFolder(const RunConfig& config, comm::World& world);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;

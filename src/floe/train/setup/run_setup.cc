@@ -224,8 +224,8 @@ checkpoint::ForeignNames foreign_names(models::LanguageModel& model) {
       tensor.runs.push_back({run.parameter, run.first, run.count});
     names.tensors.push_back(std::move(tensor));
   }
-  // OpenFlamingo keeps embeddings for their trained rows. A language model alone has none apart, and
-  // its files have the table in their own precision.
+  // OpenFlamingo keeps embeddings for their trained rows. A language model alone has none apart,
+  // and its files have the table in their own precision.
   if (model.media_token() >= 0)
     for (const models::SavedTensor& saved : models::trained_part_layout(model, none))
       for (const models::SavedRun& run : saved.runs) names.always.insert(run.parameter);
