@@ -16,7 +16,7 @@
 #include "floe/train/phases/phases.h"
 #include "floe/train/setup/parallelize.h"
 #include "floe/train/setup/run_setup.h"
-#include "floe/train/step/loss_scale.h"
+#include "floe/train/step/precision.h"
 #include "floe/train/trainer.h"
 
 using namespace floe;

@@ -57,6 +57,32 @@ TEST(TreeLines, NamePhases) {
   EXPECT_FALSE(any_has(tree_lines(Planned(strategy).plan, 2), "phase"));
 }
 
+TEST(TreeLines, SayWhereGradientsOfSeveralPassesAddUp) {
+  StrategyConfig strategy;
+  strategy.units = {"DecoderLayer"};
+  models::Transformer model(kSize);
+  shard::ShardOptions options = strategy::shard_options_of(strategy);
+  options.trainable = {{"layers.0.up.*"}};
+  const auto lines_of = [&] {
+    return tree_lines(shard::make_plan(model, strategy::policy_of(strategy, model), options, 2), 2);
+  };
+  const std::string set_by_nobody = " (strategy.accumulate is not set)";
+  EXPECT_FALSE(any_has(lines_of(), set_by_nobody)) << "one pass";
+  options.passes_per_update = 4;
+  options.mixed_precision.reduce = at::kFloat;
+  EXPECT_TRUE(any_has(lines_of(),
+                      "gradients of the 4 passes of an update add up whole on each rank, as memory "
+                      "and dtypes allow" +
+                          set_by_nobody));
+  options.mixed_precision.reduce = at::kBFloat16;  // sums would lose something
+  EXPECT_TRUE(any_has(lines_of(),
+                      "gradients of the 4 passes of an update add up in slices, as "
+                      "memory and dtypes allow" +
+                          set_by_nobody));
+  options.accumulate = shard::Accumulate::local;
+  EXPECT_FALSE(any_has(lines_of(), set_by_nobody)) << "the line of strategy.accumulate says it";
+}
+
 TEST(StrategyLines, SayEachValueAndWhereItComesFrom) {
   StrategyConfig strategy;
   strategy.sharding = shard::Strategy::hybrid;

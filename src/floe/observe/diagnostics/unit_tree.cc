@@ -174,6 +174,11 @@ std::vector<std::string> tree_lines(const ShardPlan& plan, std::size_t top_k) {
   lines.push_back(str("the largest: ", join(largest)));
   for (std::size_t set = 0; set < plan.sets.size() && plan.sets.size() > 1; ++set)
     lines.push_back(set_line(plan, set));
+  if (plan.passes_per_update > 1 && plan.world_size > 1 && !plan.accumulate)
+    lines.push_back(
+        str("gradients of the ", plan.passes_per_update, " passes of an update add up ",
+            plan.accumulates() == shard::Accumulate::local ? "whole on each rank" : "in slices",
+            ", as memory and dtypes allow (strategy.accumulate is not set)"));
   return lines;
 }
 
