@@ -212,12 +212,6 @@ def test_pictures_that_floe_does_not_make_are_refused_by_hugging_face(lm, tmp_pa
         refused(run_forward, lm, tmp_path / "vision", tmp_path, "preprocessor_config.json", f"'{key}'")
 
 
-def test_a_norm_of_the_pooled_token_alone_is_refused(lm, tmp_path, run_forward):
-    """Then open_clip hands image tokens on without the norm, whatever version it is."""
-    folder = save_open_clip(*clip(final_ln_after_pool=True), tmp_path / "vision")
-    refused(run_forward, lm, folder, tmp_path, "vision_cfg.final_ln_after_pool' is true")
-
-
 def test_configurations_of_the_older_form(lm, tmp_path, forward):
     """With both tables transformers takes vision_config_dict, and its own defaults for what that leaves out."""
     hf_clip().save_pretrained(tmp_path / "vision")

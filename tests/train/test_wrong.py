@@ -166,6 +166,13 @@ def test_wrong_words_are_said_in_a_sentence(tmp_path, words, part):
     assert len(done.stderr.strip().splitlines()) <= 3
 
 
+def test_a_folder_without_a_tokenizer_is_a_wrong_setting(train, golden, tmp_path):
+    """Not a failure, after which a launcher would start the job again."""
+    (tmp_path / "empty").mkdir()
+    run = train(golden("neox_x2"), f"model.tokenizer={tmp_path / 'empty'}", expect=2)
+    assert "so it is no tokenizer; name the folder or file of one" in run.stderr
+
+
 def says_all_of(tmp_path, text, *parts):
     """One run of this file names every one of its problems."""
     (tmp_path / "wrong.yaml").write_text(text)

@@ -63,8 +63,8 @@ VisionSpec open_clip_spec(const nlohmann::json& json, const std::string& file) {
   vision.only(!vision.flag("attentional_pool", false), "attentional_pool", "false");
   vision.only(!vision.flag("no_ln_pre", false), "no_ln_pre", "false");
   vision.only(vision.text("pool_type", "tok") == "tok", "pool_type", "\"tok\"");
-  for (const char* key : {"final_ln_after_pool", "qk_norm", "scaled_cosine_attn", "scale_heads",
-                          "scale_attn_inner", "scale_attn", "scale_fc"})
+  for (const char* key : {"qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner",
+                          "scale_attn", "scale_fc"})
     vision.only(!vision.flag(key, false), key, "false");
   vision.only(vision.text("pos_embed_type", "learnable") == "learnable", "pos_embed_type",
               "\"learnable\"");
