@@ -78,10 +78,9 @@ bool is_started_again(const std::string& names_of_begin) {
 void require_checkpoints(const fs::path& run) {
   const fs::path folder = run / "checkpoints";
   std::error_code ignored;
-  const bool link = fs::is_symlink(folder, ignored);
-  require<ConfigError>(fs::is_directory(folder, ignored) || !(link || fs::exists(folder, ignored)),
-                       "run.dir: ", folder.string(), " is no folder",
-                       link ? ", but a link that leads to none; is its disk mounted?" : "");
+  require<ConfigError>(!fs::is_symlink(folder, ignored) || fs::is_directory(folder, ignored),
+                       "run.dir: ", folder.string(),
+                       " is no folder, but a link that leads to none; is its disk mounted?");
 }
 
 void move_aside(const fs::path& folder) {
