@@ -1,6 +1,7 @@
 #include "floe/models/build.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "floe/core/error.h"
@@ -48,11 +49,21 @@ std::shared_ptr<const TensorSource> open_lm(const ModelConfig& config) {
   return nullptr;
 }
 
+bool has_tokenizer(const std::string& folder) {
+  constexpr std::array kFiles{"tokenizer.json", "tokenizer.model", "vocab.json"};
+  return std::any_of(kFiles.begin(), kFiles.end(),
+                     [&](const char* file) { return fs::exists(folder + "/" + file); });
+}
+
 std::unique_ptr<token::Tokenizer> open_tokenizer(const ModelConfig& config) {
-  if (!config.tokenizer.empty()) return token::load_tokenizer(config.tokenizer);
-  for (const char* file : {"tokenizer.json", "tokenizer.model", "vocab.json"})
-    if (fs::exists(config.lm + "/" + file)) return token::load_tokenizer(config.lm);
-  return nullptr;
+  if (config.tokenizer.empty())
+    return has_tokenizer(config.lm) ? token::load_tokenizer(config.lm) : nullptr;
+  // A wrong setting, after which no launcher starts the job again.
+  require<ConfigError>(!fs::is_directory(config.tokenizer) || has_tokenizer(config.tokenizer),
+                       "model.tokenizer: ", config.tokenizer,
+                       " has none of tokenizer.json, tokenizer.model and vocab.json; name the "
+                       "folder or file of a tokenizer");
+  return token::load_tokenizer(config.tokenizer);
 }
 
 // Ids and vocabulary from the tokenizer, or from the configuration.

@@ -144,9 +144,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   if (!fs::is_directory(path)) return load_file(path);
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"})
     if (const fs::path file = fs::path(path) / name; fs::exists(file)) return load_file(file);
-  throw ConfigError(str("'", path,
-                        "' has none of tokenizer.json, tokenizer.model and vocab.json, so it "
-                        "is no tokenizer; name the folder or file of one"));
+  throw DataError(str("'", path,
+                      "' has none of tokenizer.json, tokenizer.model and vocab.json, so it "
+                      "is no tokenizer"));
 }
 
 }  // namespace floe::token
