@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from running import GOLDENS
-from small_data import TOKENIZER
+from small_data import pairs_config
 
 OLDER = GOLDENS.parent / "checkpoints" / "floe_2026-11-17"
 LAION = GOLDENS.parent / "data" / "corpus" / "laion"
@@ -17,25 +17,13 @@ LAION = GOLDENS.parent / "data" / "corpus" / "laion"
 
 def configuration():
     """That of the run that wrote the checkpoint, in its step 3 of 6."""
-    golden = GOLDENS / "neox_x2"
-    return {
-        "model": {
-            "type": "flamingo", "lm": str(golden / "lm"), "vision": str(golden / "vision"), "tokenizer": str(TOKENIZER),
-            "cross_attn_every_n_layers": 2,
-            "perceiver": {"depth": 1, "dim_head": 8, "heads": 2, "num_latents": 4, "ff_mult": 1},
-            "cross_attn": {"dim_head": 8, "heads": 2, "ff_mult": 1},
-        },
-        "data": {"laion": {"shards": "pipe:cat laion/{000000..000004}.tar", "batch_size": 2}, "threads": 1},
-        "train": {
-            "steps": 6, "cycle_phases": True, "optimizer": {"lr": 3e-3}, "schedule": {"warmup_steps": 0},
-            "ema": {"decay": 0.9},
-        },
+    return pairs_config(
+        "pipe:cat laion/{000000..000004}.tar", steps=6, cycle_phases=True, optimizer={"lr": 3e-3}, ema={"decay": 0.9},
+    ) | {
         "phases": [
             {"name": "b", "train": ["*.gated_cross_attn_layer.*"], "steps": 2, "lr": 3e-3, "optimizer_state": "keep"},
             {"name": "a", "train": ["perceiver.*"], "steps": 2, "lr": 5e-3, "optimizer_state": "offload"},
         ],
-        "strategy": {"mixed_precision": {"param": "fp32"}},
-        "log": {"every_steps": 1, "tensorboard": False, "wandb": None, "diagnostics": None},
     }
 
 
