@@ -40,6 +40,12 @@ std::int64_t EightBitSlices::slice_bytes() const {
   return slice_numel + round_up(num_scales * scale_bytes, kAlignment);
 }
 
+const EightBitMatrix& EightBitSlices::matrix_of(std::int64_t row) const {
+  return *std::prev(std::upper_bound(
+      matrices.begin(), matrices.end(), row,
+      [](std::int64_t value, const EightBitMatrix& matrix) { return value < matrix.rows_before; }));
+}
+
 std::int64_t EightBitSlices::row_of(std::int64_t element) const {
   const auto after = std::upper_bound(
       matrices.begin(), matrices.end(), element,
@@ -139,11 +145,9 @@ void values_on_cpu(const EightBitSlices& layout, const at::Tensor& slices, const
     for (std::int64_t element = begin; element < end;) {
       const std::int64_t slice = element / layout.slice_numel;
       const std::int64_t row = layout.row_of(element);
-      const auto matrix = std::prev(std::upper_bound(
-          layout.matrices.begin(), layout.matrices.end(), row,
-          [](std::int64_t r, const EightBitMatrix& m) { return r < m.rows_before; }));
+      const EightBitMatrix& matrix = layout.matrix_of(row);
       const std::int64_t row_end =
-          matrix->offset + (row - matrix->rows_before + 1) * matrix->row_numel;
+          matrix.offset + (row - matrix.rows_before + 1) * matrix.row_numel;
       const std::int64_t run_end = std::min({row_end, (slice + 1) * layout.slice_numel, end});
       const auto* start = from + slice * layout.slice_bytes();
       const auto* codes = start + (element - slice * layout.slice_numel);

@@ -39,6 +39,8 @@ struct EightBitSlices {
   std::int64_t num_scales = 0;  // places in each slice
 
   std::int64_t slice_bytes() const;
+  // The matrix that a row, counted through the group, is of.
+  const EightBitMatrix& matrix_of(std::int64_t row) const;
   // Which row the element is in, counted through the group.
   std::int64_t row_of(std::int64_t element) const;
   struct Rows {

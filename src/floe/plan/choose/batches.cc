@@ -8,6 +8,7 @@
 #include "floe/data/loader/loader.h"
 #include "floe/data/loader/loader_setup.h"
 #include "floe/models/language_model.h"
+#include "floe/train/setup/run_setup.h"
 
 namespace floe::plan {
 namespace {
@@ -15,14 +16,10 @@ namespace {
 constexpr std::int64_t kPreparedLookedAt = 256;
 
 data::LoaderContext context_of(const DataOfRun& of) {
-  data::LoaderContext context;
+  data::LoaderContext context = train::context_of_model(of.built);
   context.rank = of.rank;
   context.world = of.world_size;
   context.seed = of.seed;
-  context.tokenizer = of.built.tokenizer.get();
-  if (of.built.tokens) context.tokens = *of.built.tokens;
-  context.transform = of.built.model->picture_options();
-  context.positions = of.built.model->info().positions().value_or(data::kNoLimit);
   return context;
 }
 

@@ -18,10 +18,7 @@ struct Elements {
 };
 
 Elements elements_of(const kernels::EightBitSlices& layout, std::int64_t row) {
-  const auto after = std::upper_bound(
-      layout.matrices.begin(), layout.matrices.end(), row,
-      [](std::int64_t r, const kernels::EightBitMatrix& m) { return r < m.rows_before; });
-  const kernels::EightBitMatrix& matrix = *std::prev(after);
+  const kernels::EightBitMatrix& matrix = layout.matrix_of(row);
   const std::int64_t begin = matrix.offset + (row - matrix.rows_before) * matrix.row_numel;
   return {begin, begin + matrix.row_numel};
 }

@@ -319,16 +319,21 @@ void check_weights(const RunConfig& config, const comm::World& world) {
   }
 }
 
-data::LoaderContext loader_context(const RunConfig& config, const models::BuiltModel& built,
-                                   const comm::World& world) {
+data::LoaderContext context_of_model(const models::BuiltModel& built) {
   data::LoaderContext context;
-  context.rank = world.rank();
-  context.world = world.size();
-  context.seed = config.run.seed;
   context.tokenizer = built.tokenizer.get();
   if (built.tokens) context.tokens = *built.tokens;
   context.transform = built.model->picture_options();
   context.positions = built.model->info().positions().value_or(data::kNoLimit);
+  return context;
+}
+
+data::LoaderContext loader_context(const RunConfig& config, const models::BuiltModel& built,
+                                   const comm::World& world) {
+  data::LoaderContext context = context_of_model(built);
+  context.rank = world.rank();
+  context.world = world.size();
+  context.seed = config.run.seed;
   if (world.device().is_cuda()) context.allocate = packing::pinned_images();
   return context;
 }

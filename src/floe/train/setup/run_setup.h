@@ -39,6 +39,8 @@ models::BuiltModel build_run_model(const config::Loaded<RunConfig>& loaded,
 // checksums; all ranks together read every byte. Throws CheckpointError.
 void check_weights(const RunConfig& config, const comm::World& world);
 
+// What a model says of its data: the tokenizer, how pictures are made, how long a text may be.
+data::LoaderContext context_of_model(const models::BuiltModel& built);
 data::LoaderContext loader_context(const RunConfig& config, const models::BuiltModel& built,
                                    const comm::World& world);
 
